@@ -1,0 +1,1 @@
+//! The daemons of guard.
