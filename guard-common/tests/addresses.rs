@@ -12,7 +12,7 @@ use guard_common::network::{
 use proptest::prelude::*;
 
 fn address(text: &str) -> Address {
-    match text.parse::<IpAddr>().unwrap() {
+    match text.parse::<IpAddr>().expect("the table holds addresses") {
         IpAddr::V4(address) => v4(address.octets()),
         IpAddr::V6(address) => address.octets(),
     }
