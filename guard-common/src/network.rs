@@ -207,8 +207,8 @@ pub struct Decision {
 /// Judges one address. Kernel code.
 ///
 /// Everything that the address can reach is looked up for everyone and for the agent; the worst answer counts,
-/// so a rule for one agent can tighten what holds for everyone and never loosen it. What no rule names is
-/// allowed: the table has an entry for every range that is not.
+/// so a rule for one agent can tighten what holds for everyone and never loosen it. An address that no rule for
+/// everyone covers is denied: a whole table has one for `::/0`, so a table that is half gone opens nothing.
 #[inline(always)]
 pub fn decide<T: Table>(
     table: &T,
@@ -232,10 +232,15 @@ pub fn decide<T: Table>(
             break;
         }
         let mut key = NetKey { generation, scope: EVERYONE, address: candidates.addresses[index] };
-        decision = tighten(decision, table.longest(&key), endpoint);
+        let Some(everyone) = table.longest(&key) else {
+            return Decision { verdict: Verdict::Deny, rule: RULE_NO_TABLE };
+        };
+        decision = tighten(decision, everyone, endpoint);
         if agent.number != EVERYONE {
             key.scope = agent.number;
-            decision = tighten(decision, table.longest(&key), endpoint);
+            if let Some(own) = table.longest(&key) {
+                decision = tighten(decision, own, endpoint);
+            }
         }
         index += 1;
     }
@@ -243,8 +248,7 @@ pub fn decide<T: Table>(
 }
 
 #[inline(always)]
-fn tighten(decision: Decision, found: Option<&NetRule>, endpoint: Endpoint) -> Decision {
-    let Some(rule) = found else { return decision };
+fn tighten(decision: Decision, rule: &NetRule, endpoint: Endpoint) -> Decision {
     let verdict = rule.verdict_for(endpoint);
     if decision.rule == RULE_NONE || verdict as u8 > decision.verdict as u8 {
         Decision { verdict: decision.verdict.worst(verdict), rule: rule.rule }

@@ -177,7 +177,9 @@ fn builtin(generation: u32) -> Naive {
         let key = NetKey { generation, scope: EVERYONE, address: range.address };
         (u32::from(range.prefix), key, NetRule::new(range.default_verdict(), index as u32 + 1))
     };
-    Naive(BUILTIN_RANGES.iter().enumerate().map(line).collect())
+    let rest = NetKey { generation, scope: EVERYONE, address: [0; 16] };
+    let rest = (0, rest, NetRule::new(Verdict::Allow, 1000));
+    Naive(BUILTIN_RANGES.iter().enumerate().map(line).chain([rest]).collect())
 }
 
 const HTTP: Endpoint = Endpoint { port: Some(80), protocol: protocol::TCP };
@@ -214,8 +216,10 @@ fn without_a_table_and_with_the_network_cut_only_loopback_passes() {
 }
 
 #[test]
-fn a_generation_that_is_not_in_force_says_nothing() {
-    assert_eq!(judge(&builtin(4), AGENT, "10.0.0.1", HTTP).verdict, Verdict::Allow);
+fn what_no_rule_of_the_generation_in_force_covers_is_denied() {
+    let gone = Decision { verdict: Verdict::Deny, rule: RULE_NO_TABLE };
+    assert_eq!(judge(&builtin(4), AGENT, "203.0.113.10", HTTP), gone);
+    assert_eq!(judge(&builtin(4), AGENT, "127.0.0.1", HTTP), gone);
 }
 
 /// `R-72`: a resolver is open for port 53 and for nothing else.
