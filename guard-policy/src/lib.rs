@@ -1,1 +1,38 @@
 //! The policy engine of guard.
+//!
+//! One pure function answers every question: [`decide`] takes a [`Policy`], a [`Request`] and a [`Context`] and
+//! returns a [`Decision`] (`C-002`, `R-01`). Nothing here does I/O, reads a clock or keeps state between calls;
+//! the same arguments give the same answer in the daemon, in a probe and in a replay (`C-143`).
+//!
+//! - [`json`] and [`Fault`]: the one strict reader, and what can be wrong with an input;
+//! - [`request`], [`decision`]: what goes in and what comes out;
+//! - [`value`]: paths, refs and hosts in canonical form, and the patterns over them;
+//! - [`policy`]: rules as operators write them;
+//! - `gate`: what judges a request, one module a gate.
+//!
+//! ```
+//! use guard_policy::{Context, Policy, Request, decide, decision::Outcome};
+//!
+//! let request = Request::parse(br#"{"action": {"classes": ["gitPush"], "refs": ["main"]}}"#)?;
+//! let now = "2026-11-30T12:00:00Z".parse()?;
+//! let decision = decide(&Policy::builtin(), &request, &Context::new(now, true));
+//! assert_eq!(decision.outcome, Outcome::DeferForApproval);
+//! assert_eq!(decision.rule, "builtin:gitPush");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod decide;
+pub mod decision;
+mod fault;
+mod gate;
+pub mod json;
+pub mod policy;
+mod read;
+pub mod request;
+pub mod value;
+
+pub use decide::{Context, decide};
+pub use decision::{Decision, Outcome};
+pub use fault::{Fault, FaultCode};
+pub use policy::Policy;
+pub use request::{Action, Principal, Request};
