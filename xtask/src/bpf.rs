@@ -45,6 +45,53 @@ impl Paths {
     }
 }
 
+/// What to build.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// With optimisation
+    #[arg(long)]
+    release: bool,
+}
+
+/// Builds the BPF programs and then the workspace.
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    crate::setup::ensure(crate::setup::Need::Bpf)?;
+    let paths = Paths::find()?;
+    let built = build(&paths)?;
+    eprintln!("BPF programs: {} (linked by {})", built.toolchain, built.linker.display());
+    println!("{}", built.object.display());
+    workspace(&paths, arguments.release)
+}
+
+/// Builds everything that runs in user space, with the object embedded.
+pub(crate) fn workspace(paths: &Paths, release: bool) -> Result<()> {
+    let mut command = Command::new("cargo");
+    command
+        .args(["build", "--workspace", "--exclude", "guard-ebpf", "--bins", "--quiet"])
+        .current_dir(&paths.root);
+    if release {
+        command.arg("--release");
+    }
+    run_command(&mut command, "building the workspace")
+}
+
+/// Debian's packages that would give this machine a compiler for BPF; none if one is there.
+pub(crate) fn missing_debian_packages() -> Vec<String> {
+    if Toolchain::find().is_ok_and(|toolchain| {
+        Paths::find().is_ok_and(|paths| cached_linker(&paths, toolchain.llvm_major).is_some())
+            || PathBuf::from(format!("/usr/lib/llvm-{}/bin/llvm-config", toolchain.llvm_major)).exists()
+    }) {
+        return Vec::new();
+    }
+    let mut packages = ["rustc-web", "cargo-web", "rust-web-src", "zlib1g-dev", "libzstd-dev", "libxml2-dev"]
+        .map(str::to_owned)
+        .to_vec();
+    // Until the compiler is here its LLVM is not known; this is what Debian 12's is built with.
+    let major = Toolchain::find().map_or(22, |toolchain| toolchain.llvm_major);
+    packages.extend([format!("llvm-{major}-dev"), format!("libpolly-{major}-dev")]);
+    packages
+}
+
 /// How the object came to be.
 #[derive(Clone, Debug)]
 pub(crate) struct BuiltWith {
@@ -126,7 +173,7 @@ fn path_with(first: &[PathBuf]) -> Result<std::ffi::OsString> {
     Ok(env::join_paths(first.iter().cloned().chain(env::split_paths(&rest)))?)
 }
 
-fn run(command: &mut Command, what: &str) -> Result<()> {
+fn run_command(command: &mut Command, what: &str) -> Result<()> {
     let status = command.status().with_context(|| format!("{what}: {command:?} did not start"))?;
     if !status.success() {
         bail!("{what} failed with {status}: {command:?}");
@@ -134,18 +181,25 @@ fn run(command: &mut Command, what: &str) -> Result<()> {
     Ok(())
 }
 
-/// The cached bpf-linker for this LLVM, built if it is not there.
+/// The cached bpf-linker for this LLVM, if it is there.
 ///
 /// The cache holds one linker; a file beside it names the LLVM it was built against.
+fn cached_linker(paths: &Paths, llvm_major: u32) -> Option<PathBuf> {
+    let root = paths.cache.join("bpf-linker");
+    let binary = root.join("bin/bpf-linker");
+    let built_for = fs::read_to_string(root.join("llvm-major")).ok();
+    let fits = built_for.is_none_or(|text| text.trim() == llvm_major.to_string());
+    (binary.exists() && fits).then_some(binary)
+}
+
+/// The cached bpf-linker, or one that is built now.
 fn linker(paths: &Paths, llvm_major: u32) -> Result<PathBuf> {
+    if let Some(binary) = cached_linker(paths, llvm_major) {
+        return Ok(binary);
+    }
     let root = paths.cache.join("bpf-linker");
     let binary = root.join("bin/bpf-linker");
     let marker = root.join("llvm-major");
-    let built_for = fs::read_to_string(&marker).ok();
-    let fits = built_for.is_none_or(|text| text.trim() == llvm_major.to_string());
-    if binary.exists() && fits {
-        return Ok(binary);
-    }
     let llvm = PathBuf::from(format!("/usr/lib/llvm-{llvm_major}/bin"));
     eprintln!("building bpf-linker {LINKER_VERSION} for LLVM {llvm_major} into {}", root.display());
     let mut command = Command::new("cargo");
@@ -153,7 +207,7 @@ fn linker(paths: &Paths, llvm_major: u32) -> Result<PathBuf> {
     command.args(["install", "bpf-linker", "--version", LINKER_VERSION, "--force", "--no-default-features"]);
     command.args(["--features", &format!("llvm-{llvm_major}"), "--root"]).arg(&root);
     command.env("PATH", path_with(&[llvm])?);
-    run(&mut command, "building bpf-linker").with_context(|| {
+    run_command(&mut command, "building bpf-linker").with_context(|| {
         format!(
             "bpf-linker needs LLVM {llvm_major} to build against: on Debian llvm-{llvm_major}-dev, \
              libpolly-{llvm_major}-dev, zlib1g-dev, libzstd-dev and libxml2-dev"
@@ -177,6 +231,7 @@ pub(crate) fn build(paths: &Paths) -> Result<BuiltWith> {
         "-Cdebuginfo=2".into(),
         "-Clink-arg=--btf".into(),
         "-Ctarget-cpu=v3".into(),
+        "-Dwarnings".into(),
     ];
     let mut command = Command::new(&toolchain.cargo[0]);
     clean(&mut command);
@@ -186,7 +241,7 @@ pub(crate) fn build(paths: &Paths) -> Result<BuiltWith> {
     command.env("RUSTC", &toolchain.rustc).env("RUSTC_BOOTSTRAP", "1");
     command.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
     command.env("CARGO_TARGET_DIR", &target).env("PATH", path_with(&[linker_directory])?);
-    run(&mut command, "building the BPF programs")?;
+    run_command(&mut command, "building the BPF programs")?;
 
     let object = paths.object();
     put(&target.join("bpfel-unknown-none/release/guard"), &object)?;

@@ -1,25 +1,32 @@
-//! Builds guard; see `cargo xtask --help`.
+//! Builds, tests and demonstrates guard; see `cargo xtask --help`. One file a task.
 
 mod bpf;
+mod setup;
+mod test;
+mod trace;
 
 use anyhow::Result;
 use clap::Parser;
 
-/// Builds guard.
+/// Builds, tests and demonstrates guard.
 #[derive(Parser)]
-#[command(name = "cargo xtask")]
+#[command(name = "cargo xtask", max_term_width = 100)]
 enum Task {
-    /// Build the BPF programs; the next build of the daemon embeds them.
-    Build,
+    /// Install what is missing on this machine for the given tiers (Debian, as root)
+    Setup(setup::Arguments),
+    /// Build the BPF programs, then everything else; the daemon embeds the programs
+    Build(bpf::Arguments),
+    /// Run the tests; installs what they need
+    Test(test::Arguments),
+    /// Compare the requirements that the docs claim with those that tests name
+    Trace,
 }
 
 fn main() -> Result<()> {
     match Task::parse() {
-        Task::Build => {
-            let built = bpf::build(&bpf::Paths::find()?)?;
-            eprintln!("{} (linked by {})", built.toolchain, built.linker.display());
-            println!("{}", built.object.display());
-        }
+        Task::Setup(arguments) => setup::run(&arguments),
+        Task::Build(arguments) => bpf::run(&arguments),
+        Task::Test(arguments) => test::run(&arguments),
+        Task::Trace => trace::run(),
     }
-    Ok(())
 }
