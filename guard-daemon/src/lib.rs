@@ -1,1 +1,3 @@
 //! The daemons of guard.
+
+pub mod enforce;

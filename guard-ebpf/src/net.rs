@@ -4,6 +4,7 @@
 //! ping sockets, connected datagrams, connections older than a rule. A packet whose end is not its destination
 //! address (IPv4 options, an IPv6 routing header) may only go to loopback.
 
+use aya_ebpf::helpers::generated::bpf_skb_load_bytes;
 use aya_ebpf::macros::{cgroup_skb, cgroup_sock, cgroup_sock_addr};
 use aya_ebpf::maps::lpm_trie::Key;
 use aya_ebpf::programs::{SkBuffContext, SockAddrContext, SockContext};
@@ -148,23 +149,39 @@ struct Packet {
 }
 
 impl Packet {
-    const UNREADABLE: Self =
-        Self { address: [0; 16], endpoint: Endpoint { port: None, protocol: 0 }, fault: RULE_UNREADABLE };
+    #[inline(always)]
+    fn unreadable() -> Self {
+        Self { address: [0; 16], endpoint: Endpoint { port: None, protocol: 0 }, fault: RULE_UNREADABLE }
+    }
+}
+
+/// Reads bytes of the packet into memory that has a value already: what is left undefined where reading fails is
+/// what the verifier refuses.
+#[inline(always)]
+fn read<const N: usize>(ctx: &SkBuffContext, offset: u32, to: &mut [u8; N]) -> bool {
+    // SAFETY: the buffer is as long as the helper is told.
+    unsafe { bpf_skb_load_bytes(ctx.skb.skb.cast(), offset, to.as_mut_ptr().cast(), N as u32) == 0 }
 }
 
 #[inline(always)]
 fn read_packet(ctx: &SkBuffContext) -> Packet {
-    let Ok(first) = ctx.load::<u8>(0) else { return Packet::UNREADABLE };
-    match first >> 4 {
+    let mut first = [0_u8; 1];
+    if !read(ctx, 0, &mut first) {
+        return Packet::unreadable();
+    }
+    match first[0] >> 4 {
         4 => read_v4(ctx),
         6 => read_v6(ctx),
-        _ => Packet::UNREADABLE,
+        _ => Packet::unreadable(),
     }
 }
 
 #[inline(always)]
 fn read_v4(ctx: &SkBuffContext) -> Packet {
-    let Ok(head) = ctx.load::<[u8; 20]>(0) else { return Packet::UNREADABLE };
+    let mut head = [0_u8; 20];
+    if !read(ctx, 0, &mut head) {
+        return Packet::unreadable();
+    }
     let address = v4([head[16], head[17], head[18], head[19]]);
     let number = head[9];
     if head[0] & 0x0f != 5 {
@@ -187,9 +204,13 @@ fn read_v6(ctx: &SkBuffContext) -> Packet {
     const AUTHENTICATION: u8 = 51;
     const DESTINATION: u8 = 60;
 
-    let Ok(address) = ctx.load::<Address>(24) else { return Packet::UNREADABLE };
-    let Ok(mut number) = ctx.load::<u8>(6) else { return Packet::UNREADABLE };
-    let mut offset = 40_usize;
+    let mut address: Address = [0; 16];
+    let mut number = [0_u8; 1];
+    if !read(ctx, 24, &mut address) || !read(ctx, 6, &mut number) {
+        return Packet::unreadable();
+    }
+    let mut number = number[0];
+    let mut offset = 40_u32;
     let mut port = None;
     let mut fault = 0;
     let mut index = 0;
@@ -203,25 +224,29 @@ fn read_v6(ctx: &SkBuffContext) -> Packet {
             port = read_port(ctx, number, offset);
             break;
         }
-        let Ok(head) = ctx.load::<[u8; 4]>(offset) else { return Packet::UNREADABLE };
+        let mut head = [0_u8; 4];
+        if !read(ctx, offset, &mut head) {
+            return Packet::unreadable();
+        }
         let extension = number;
         number = head[0];
         match extension {
             FRAGMENT if head[2] | (head[3] & 0xf8) != 0 => break,
             FRAGMENT => offset += 8,
-            AUTHENTICATION => offset += (head[1] as usize + 2) * 4,
-            _ => offset += (head[1] as usize + 1) * 8,
+            AUTHENTICATION => offset += (u32::from(head[1]) + 2) * 4,
+            _ => offset += (u32::from(head[1]) + 1) * 8,
         }
     }
     Packet { address, endpoint: Endpoint { port, protocol: number }, fault }
 }
 
 #[inline(always)]
-fn read_port(ctx: &SkBuffContext, number: u8, offset: usize) -> Option<u16> {
+fn read_port(ctx: &SkBuffContext, number: u8, offset: u32) -> Option<u16> {
     if number != protocol::TCP && number != protocol::UDP {
         return None;
     }
-    ctx.load::<u16>(offset + 2).ok().map(u16::from_be)
+    let mut port = [0_u8; 2];
+    if read(ctx, offset + 2, &mut port) { Some(u16::from_be_bytes(port)) } else { None }
 }
 
 /// Raw and packet sockets are refused, whatever capabilities the agent has: they write their own headers.
