@@ -65,6 +65,10 @@ fn the_self_test_finds_everything_enforced() {
     assert_eq!(coverage.network_strength(), Strength::Enforced, "{coverage:#?}");
     assert_eq!(coverage.mechanisms.len(), Hook::ALL.len());
     assert_eq!(coverage.ranges.len(), BUILTIN_RANGES.len());
+    assert_eq!(coverage.processes.len(), 3);
+    for one in &coverage.processes {
+        assert_eq!(one.strength, Strength::Observed, "{one:?}");
+    }
     assert!(!enforcement.in_force(), "the self-test leaves no rules behind");
 }
 

@@ -63,28 +63,16 @@ const LIMIT: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
 pub(crate) fn perform(cgroup: Option<&Cgroup>, acts: &[Act]) -> io::Result<Vec<Outcome>> {
     let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     let mut outcomes = vec![Outcome::default(); acts.len()];
-    // SAFETY: `clone_args` is plain data.
-    let mut args: libc::clone_args = unsafe { mem::zeroed() };
-    args.exit_signal = libc::SIGCHLD as u64;
-    if let Some(cgroup) = cgroup {
-        args.flags = CLONE_INTO_CGROUP;
-        args.cgroup = cgroup.as_fd().as_raw_fd() as u64;
-    }
-    // SAFETY: like fork(2); the child below makes system calls on memory that exists already, and leaves by _exit.
-    let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw mut args, mem::size_of_val(&args)) };
-    if pid == 0 {
+    // SAFETY: the child below makes system calls on memory that exists already, and leaves by _exit.
+    let Some(pid) = (unsafe { clone(cgroup) })? else {
         let result = child(acts, &mut outcomes);
         let stage = Outcome { errno: result.err().unwrap_or(0), micros: 0 };
         write_outcomes(&write, std::slice::from_ref(&stage));
         write_outcomes(&write, &outcomes);
         // SAFETY: ends the child at once, without running what its parent registered for its own end.
         unsafe { libc::_exit(0) };
-    }
-    if pid < 0 {
-        return Err(io::Error::last_os_error());
-    }
+    };
     drop(write);
-    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(|| io::Error::other("no child"))?;
     let bytes = collect(read, pid, mem::size_of::<Outcome>() * (acts.len() + 1));
     let _ = waitpid(Some(pid), WaitOptions::empty());
     let all: Vec<Outcome> = bytes?.chunks_exact(mem::size_of::<Outcome>()).map(outcome).collect();
@@ -93,6 +81,53 @@ pub(crate) fn perform(cgroup: Option<&Cgroup>, acts: &[Act]) -> io::Result<Vec<O
         Some((_, outcomes)) if outcomes.len() == acts.len() => Ok(outcomes.to_vec()),
         _ => Err(io::Error::other("the canary ended early")),
     }
+}
+
+/// A process in `cgroup` that starts another, which becomes `/bin/true`.
+///
+/// # Errors
+/// If one of them cannot be made, or `/bin/true` does not run.
+pub(crate) fn start_true(cgroup: &Cgroup) -> io::Result<()> {
+    let (path, name) = (c"/bin/true".as_ptr(), c"guard-canary".as_ptr());
+    let (argv, environment) = ([name, std::ptr::null()], [std::ptr::null()]);
+    // SAFETY: both children make system calls on memory that exists already, and leave by execve or _exit.
+    let Some(pid) = (unsafe { clone(Some(cgroup)) })? else {
+        // SAFETY: as above; the pointers are to strings and arrays that end with null.
+        unsafe {
+            let grandchild = libc::fork();
+            if grandchild == 0 {
+                libc::execve(path, argv.as_ptr(), environment.as_ptr());
+                libc::_exit(127);
+            }
+            let mut status = 127 << 8;
+            libc::waitpid(grandchild, &raw mut status, 0);
+            libc::_exit(libc::WEXITSTATUS(status));
+        }
+    };
+    match waitpid(Some(pid), WaitOptions::empty())? {
+        Some((_, status)) if status.exit_status() == Some(0) => Ok(()),
+        other => Err(io::Error::other(format!("/bin/true ended with {other:?}"))),
+    }
+}
+
+/// Copies this thread into a new process in `cgroup`; the child gets `None`.
+///
+/// # Safety
+/// Like fork(2) in a process with several threads: the child may only make system calls.
+unsafe fn clone(cgroup: Option<&Cgroup>) -> io::Result<Option<Pid>> {
+    // SAFETY: `clone_args` is plain data.
+    let mut args: libc::clone_args = unsafe { mem::zeroed() };
+    args.exit_signal = libc::SIGCHLD as u64;
+    if let Some(cgroup) = cgroup {
+        args.flags = CLONE_INTO_CGROUP;
+        args.cgroup = cgroup.as_fd().as_raw_fd() as u64;
+    }
+    // SAFETY: the arguments live through the call; the child has this thread's memory and stack.
+    let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw mut args, mem::size_of_val(&args)) };
+    if pid < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(i32::try_from(pid).ok().and_then(Pid::from_raw))
 }
 
 fn outcome(bytes: &[u8]) -> Outcome {

@@ -123,16 +123,17 @@ impl Enforcement {
                 adopted.push(AdoptedAgent { id, cgroup, net_cut });
             }
         }
+        let (to_canary, canary) = std::sync::mpsc::channel();
+        let (reader, receiver) = events::Reader::start(&mut loaded.bpf, table.names(), to_canary)?;
         let mut coverage = Coverage::default();
         if options.self_test {
-            match self_test(&mut table, &root, &options.hooks) {
+            match self_test(&mut table, &root, &options.hooks, &canary) {
                 Ok(found) => coverage = found,
                 Err(why) => notes.push(format!("self-test not run: {why}")),
             }
             coverage.refused = probe::refused_types(&KernelTypes::running()?);
         }
         coverage.notes.append(&mut notes);
-        let (reader, receiver) = events::Reader::start(&mut loaded.bpf, table.names())?;
         let observations = Some(receiver);
         Ok(Self { root, hierarchy, table, reader, observations, coverage, adopted })
     }
@@ -214,7 +215,12 @@ impl Enforcement {
 }
 
 /// Tries everything out under the built-in table.
-fn self_test(table: &mut table::Table, root: &Cgroup, hooks: &[Hook]) -> Result<Coverage, String> {
+fn self_test(
+    table: &mut table::Table,
+    root: &Cgroup,
+    hooks: &[Hook],
+    events: &std::sync::mpsc::Receiver<record::Event>,
+) -> Result<Coverage, String> {
     let text = |error: &dyn std::error::Error| error.to_string();
     let no_rules = table.generation() == 0;
     if no_rules && root.populated().map_err(|error| text(&error))? {
@@ -227,7 +233,11 @@ fn self_test(table: &mut table::Table, root: &Cgroup, hooks: &[Hook]) -> Result<
         table.bring_into_force(&Snapshot::default()).map_err(|error| text(&error))?;
     }
     let added = table.add_agent(probe::CANARY, canary.id(), &[]).map_err(|error| text(&error));
-    let found = added.and_then(|()| probe::self_test(&canary, hooks).map_err(|error| text(&error)));
+    let found = added.and_then(|()| {
+        let mut found = probe::self_test(&canary, hooks).map_err(|error| text(&error))?;
+        found.processes = probe::process_test(&canary, events).map_err(|error| text(&error))?;
+        Ok(found)
+    });
     let forgotten = table.remove_agent(probe::CANARY).map_err(|error| text(&error));
     if no_rules {
         table.withdraw().map_err(|error| text(&error))?;

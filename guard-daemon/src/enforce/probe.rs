@@ -5,15 +5,17 @@
 
 use std::io;
 use std::net::Ipv6Addr;
-use std::time::Duration;
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
 
 use guard_common::address::{Address, AddressClass, BUILTIN_RANGES, Range, v4};
 use guard_common::event::Hook;
 use guard_common::network::Verdict;
 
 use super::btf::KernelTypes;
-use super::canary::{Act, Family, Outcome, perform};
+use super::canary::{Act, Family, Outcome, perform, start_true};
 use super::cgroup::Cgroup;
+use super::record::Event;
 
 /// Name of the canary's group and its id as an agent; no agent's id starts with a dot.
 pub(crate) const CANARY: &str = ".canary";
@@ -94,8 +96,10 @@ pub struct RefusedType {
 pub struct Coverage {
     /// Kinds of programs that do not load here.
     pub refused: Vec<RefusedType>,
-    /// By hook.
+    /// By hook, network.
     pub mechanisms: Vec<MechanismResult>,
+    /// By tracepoint; these observe and refuse nothing.
+    pub processes: Vec<MechanismResult>,
     /// By built-in range.
     pub ranges: Vec<RangeResult>,
     /// Why something was not tested, or is weaker than it should be.
@@ -103,7 +107,7 @@ pub struct Coverage {
 }
 
 impl Coverage {
-    /// The weakest of all hooks and of all ranges that should be denied; `NotCovered` if nothing was tested.
+    /// The weakest of all network hooks and of all ranges that should be denied; `NotCovered` if nothing was tested.
     #[must_use]
     pub fn network_strength(&self) -> Strength {
         let ranges = self.ranges.iter().filter(|range| range.class != AddressClass::Loopback);
@@ -208,6 +212,44 @@ pub(crate) fn self_test(canary: &Cgroup, hooks: &[Hook]) -> io::Result<Coverage>
         add(&mut coverage, case, strength, test);
     }
     Ok(coverage)
+}
+
+/// Starts a process in the canary's group and looks whether the tracepoints report it.
+///
+/// # Errors
+/// If the process cannot be started, so that nothing is known.
+pub(crate) fn process_test(canary: &Cgroup, events: &Receiver<Event>) -> io::Result<Vec<MechanismResult>> {
+    /// A report is there within microseconds; only a broken one takes longer.
+    const PATIENCE: Duration = Duration::from_secs(2);
+    let start = Instant::now();
+    start_true(canary)?;
+    let mut seen: [Option<Duration>; 3] = [None; 3];
+    while seen.contains(&None) {
+        let Ok(event) = events.recv_timeout(PATIENCE.saturating_sub(start.elapsed())) else { break };
+        let slot = match event {
+            Event::Fork(_) => 0,
+            Event::Exec(started) if started.argv == [b"guard-canary"] && started.path == b"/bin/true" => 1,
+            Event::Exit(_, 0) => 2,
+            _ => continue,
+        };
+        seen[slot].get_or_insert(start.elapsed());
+    }
+    let names = [
+        ("tp_btf/sched_process_fork", "fork"),
+        ("tp_btf/sched_process_exec", "execute /bin/true"),
+        ("tp_btf/sched_process_exit", "exit with 0"),
+    ];
+    let result = |((mechanism, did), seen): ((&'static str, &str), Option<Duration>)| MechanismResult {
+        mechanism,
+        strength: if seen.is_some() { Strength::Observed } else { Strength::NotCovered },
+        self_tests: vec![SelfTest {
+            did: did.to_owned(),
+            expected: "a report".into(),
+            got: if seen.is_some() { "a report" } else { "nothing" }.into(),
+            ms: seen.unwrap_or(PATIENCE).as_secs_f64() * 1000.0,
+        }],
+    };
+    Ok(names.into_iter().zip(seen).map(result).collect())
 }
 
 fn verdict(
