@@ -1,3 +1,6 @@
 //! The daemons of guard.
 
 pub mod enforce;
+pub mod launch;
+pub mod sandbox;
+pub mod shim;

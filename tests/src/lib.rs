@@ -1,1 +1,3 @@
 //! End-to-end tests of guard.
+
+pub mod fence;
