@@ -45,7 +45,7 @@ pub enum LoadError {
     },
     /// The hierarchy of control groups cannot be used.
     #[error(transparent)]
-    Cgroup(#[from] CgroupError),
+    Cgroup(CgroupError),
     /// The kernel's type information cannot be used.
     #[error(transparent)]
     Btf(#[from] BtfError),
@@ -131,6 +131,22 @@ impl LoadError {
     }
 }
 
+impl From<CgroupError> for LoadError {
+    fn from(error: CgroupError) -> Self {
+        match error {
+            CgroupError::Io { what, path, error } if lacks_privilege(&error) => {
+                Self::Privilege { what: format!("{what} {}", path.display()) }
+            }
+            other => Self::Cgroup(other),
+        }
+    }
+}
+
+/// Whether a refusal means that this process is not root, and not that the kernel or the platform says no.
+fn lacks_privilege(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::PermissionDenied && !rustix::process::geteuid().is_root()
+}
+
 type Result<T> = std::result::Result<T, LoadError>;
 
 /// The object that was embedded when the daemon was built.
@@ -186,6 +202,8 @@ pub(crate) struct Loaded {
     pub(crate) adopted: bool,
     /// What had to be done that somebody should know.
     pub(crate) notes: Vec<String>,
+    /// The kernel's types; reading them takes long enough to do it once.
+    pub(crate) types: KernelTypes,
 }
 
 /// Loads and attaches everything that the plan names.
@@ -200,7 +218,8 @@ pub(crate) fn load(plan: &Plan<'_>, hierarchy: &Hierarchy, root: &Cgroup) -> Res
 
     let ring = plan.ring_bytes;
     let adopted = keep_fitting_maps(bytes, &directory, ring, &mut notes)?;
-    let offsets = offsets(&KernelTypes::running()?)?;
+    let types = KernelTypes::running()?;
+    let offsets = offsets(&types)?;
     let kernel = Btf::from_sys_fs().map_err(|error| LoadError::Object(Box::new(error.into())))?;
     let (root_id, level) = (root.id().0, hierarchy.level(root.path())?);
     let pins: Vec<_> = PINNED_MAPS.iter().map(|name| (*name, directory.join(name))).collect();
@@ -242,7 +261,7 @@ pub(crate) fn load(plan: &Plan<'_>, hierarchy: &Hierarchy, root: &Cgroup) -> Res
             }
         }
     }
-    Ok(Loaded { bpf, adopted, notes })
+    Ok(Loaded { bpf, adopted, notes, types })
 }
 
 /// Removes every pin of a run directory, so that nothing of it is enforced any more.
@@ -289,11 +308,11 @@ fn remove_other_layouts(plan: &Plan<'_>) -> Result<()> {
 }
 
 fn pin_error<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> LoadError + 'a {
-    move |error| match error.kind() {
-        io::ErrorKind::PermissionDenied => {
-            LoadError::Privilege { what: format!("{what} {}", path.display()) }
+    move |error| {
+        if lacks_privilege(&error) {
+            return LoadError::Privilege { what: format!("{what} {}", path.display()) };
         }
-        _ => LoadError::Pin { what, path: path.to_path_buf(), error },
+        LoadError::Pin { what, path: path.to_path_buf(), error }
     }
 }
 
@@ -349,7 +368,12 @@ fn remove_pin(path: &Path) -> Result<()> {
 
 /// Mounts the BPF file system if it is not there; says whether it had to.
 fn mount_bpffs(path: &Path) -> Result<bool> {
-    let failed = |error| LoadError::NoBpffs { path: path.to_path_buf(), error };
+    let failed = |error| {
+        if lacks_privilege(&error) {
+            return LoadError::Privilege { what: format!("mount a BPF file system at {}", path.display()) };
+        }
+        LoadError::NoBpffs { path: path.to_path_buf(), error }
+    };
     let text = fs::read("/proc/self/mountinfo").map_err(failed)?;
     if mounts_of_type(&text, b"bpf").any(|mount| mount.point == path) {
         return Ok(false);

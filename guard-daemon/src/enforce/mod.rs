@@ -105,6 +105,10 @@ impl Enforcement {
     pub fn start(options: &Options) -> Result<Self, LoadError> {
         let hierarchy = Hierarchy::find()?;
         let root = options.root.clone().unwrap_or_else(|| hierarchy.mount().join("guard"));
+        // Nothing is made elsewhere, and the whole host is never governed.
+        if hierarchy.level(&root)? == 0 {
+            return Err(CgroupError::Outside { path: root, mount: hierarchy.mount().to_path_buf() }.into());
+        }
         let root = Cgroup::create(&root)?;
         let plan = bpf::Plan {
             run_dir: &options.run_dir,
@@ -131,7 +135,7 @@ impl Enforcement {
                 Ok(found) => coverage = found,
                 Err(why) => notes.push(format!("self-test not run: {why}")),
             }
-            coverage.refused = probe::refused_types(&KernelTypes::running()?);
+            coverage.refused = probe::refused_types(&loaded.types);
         }
         coverage.notes.append(&mut notes);
         let observations = Some(receiver);

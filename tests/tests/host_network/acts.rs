@@ -14,6 +14,9 @@ pub(crate) fn perform(act: &str) {
     if let Some(places) = act.strip_prefix("hold ") {
         return super::lifecycle::hold(places);
     }
+    if act == "start-as-nobody" {
+        return super::lifecycle::start_as_nobody();
+    }
     let (name, address) = act.split_once(' ').unwrap_or((act, "0.0.0.0:0"));
     let to: SocketAddr = address.parse().expect("an address");
     let result = match name {

@@ -172,7 +172,7 @@ impl Network {
 }
 
 /// This test program again, to perform one act.
-fn this_program(act: &str) -> Command {
+pub(crate) fn this_program(act: &str) -> Command {
     let mut command = Command::new(env::current_exe().expect("this program"));
     command.args(["--exact", "act_in_child", "--nocapture", "--test-threads=1"]).env(ACT, act);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
 use guard_common::event::Hook;
-use guard_daemon::enforce::{self, Cgroup, Enforcement};
+use guard_daemon::enforce::{self, Cgroup, Enforcement, Hierarchy};
 
-use super::fixture::{Fixture, Network, host_tier};
+use super::fixture::{Fixture, Network, host_tier, this_program};
 use super::{DENY, pause, rule, snapshot, wait_for_line};
 
 /// In a process of its own: starts, adds the agent `agent`, brings the built-in table into force, waits to be killed.
@@ -30,6 +30,16 @@ pub(crate) fn hold(places: &str) {
     enforcement.bring_into_force(&snapshot(rules)).expect("the built-in table");
     println!("holding");
     thread::sleep(Duration::from_secs(600));
+}
+
+/// In a process of its own: gives up root, tries to start, says why it cannot.
+pub(crate) fn start_as_nobody() {
+    // SAFETY: this process does nothing else.
+    assert_eq!(unsafe { libc::setresuid(65_534, 65_534, 65_534) }, 0);
+    let mut options = enforce::Options::new("/tmp/guard-nobody");
+    options.self_test = false;
+    let error = Enforcement::start(&options).err().expect("nobody may not");
+    println!("code={} {error}", error.code());
 }
 
 /// A process that tries to connect all the time, and how often it got through.
@@ -213,7 +223,14 @@ fn failures_are_told_apart() {
     assert_eq!(error.code(), "no_bpffs", "{error}");
     fs::remove_file(&file).expect("it is there");
     let mut options = fixture.options();
-    options.root = Some("/nowhere/guard".into());
-    let error = Enforcement::start(&options).err().expect("not a group");
-    assert_eq!(error.code(), "no_cgroup2", "{error}");
+    let mount = Hierarchy::find().expect("cgroup2 is mounted").mount().to_path_buf();
+    for root in ["/nowhere/guard".into(), mount] {
+        options.root = Some(root);
+        let error = Enforcement::start(&options).err().expect("no guard root");
+        assert_eq!(error.code(), "no_cgroup2", "{error}");
+    }
+    assert!(!Path::new("/nowhere").exists(), "nothing is made outside the hierarchy");
+    let output = this_program("start-as-nobody").output().expect("this program runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("code=no_privilege not allowed to make /sys/fs/cgroup"), "{text}");
 }
