@@ -4,6 +4,7 @@ mod bpf;
 mod setup;
 mod test;
 mod trace;
+mod vm;
 
 use anyhow::Result;
 use clap::Parser;
@@ -20,6 +21,8 @@ enum Task {
     Test(test::Arguments),
     /// Compare the requirements that the docs claim with those that tests name
     Trace,
+    /// Boot Debian's 6.1 kernel under emulation and run the host tier in it
+    Vm(vm::Arguments),
 }
 
 fn main() -> Result<()> {
@@ -28,5 +31,6 @@ fn main() -> Result<()> {
         Task::Build(arguments) => bpf::run(&arguments),
         Task::Test(arguments) => test::run(&arguments),
         Task::Trace => trace::run(),
+        Task::Vm(arguments) => vm::run(&arguments),
     }
 }

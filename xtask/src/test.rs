@@ -16,6 +16,7 @@ use clap::ValueEnum;
 use crate::{
     bpf,
     setup::{self, Need},
+    vm,
 };
 
 /// A kind of test.
@@ -108,7 +109,14 @@ fn tier_outcome(tier: Tier, arguments: &Arguments) -> Result<Outcome> {
             setup::ensure(Need::Host)?;
             cargo_tests(tier, arguments.filter.as_deref()).map(Outcome::Ran)
         }
-        Tier::Vm => Ok(Outcome::Unavailable("no kernel is booted by this version".to_owned())),
+        Tier::Vm => match vm::unavailable() {
+            Some(why) => Ok(Outcome::Unavailable(why)),
+            None => {
+                let count = vm::boot(&vm::Arguments::for_tests(arguments.filter.clone()))?;
+                let vm::Count { passed, failed, skipped } = count;
+                Ok(Outcome::Ran(Count { passed, failed, skipped }))
+            }
+        },
     }
 }
 
@@ -122,6 +130,11 @@ fn build() -> Result<()> {
 
 /// Files in `tests/tests` that need root begin with these.
 const HOST_BINARIES: [&str; 2] = ["host_", "e2e_"];
+
+/// Whether a test program belongs to the host tier.
+pub(crate) fn needs_host(name: &str) -> bool {
+    HOST_BINARIES.iter().any(|prefix| name.starts_with(prefix))
+}
 
 fn cargo_tests(tier: Tier, filter: Option<&str>) -> Result<Count> {
     let nextest = Command::new("cargo")
