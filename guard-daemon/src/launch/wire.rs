@@ -105,7 +105,7 @@ pub struct ToCommand {
     pub signal: u32,
 }
 
-/// init → shim. The seccomp listener and the terminal's master come beside `ready`, in this order.
+/// init → shim. The view's root directory, the seccomp listener and the terminal's master come beside `ready`, in this order.
 #[derive(Clone, PartialEq, Message)]
 pub struct FromInit {
     #[prost(oneof = "InitEvent", tags = "1, 2, 3, 4")]

@@ -35,6 +35,9 @@ pub(super) struct Agent {
     pub(super) started: Started,
     pub(super) listener: Option<OwnedFd>,
     pub(super) terminal: Option<OwnedFd>,
+    /// Root directory of the agent's view.
+    pub(super) root: OwnedFd,
+    pub(super) worktree: std::path::PathBuf,
     pub(super) identity: crate::sandbox::identity::Identity,
 }
 
@@ -73,13 +76,19 @@ pub(super) fn start(prepared: Prepared<'_>) -> Result<Agent, ShimError> {
         Some(InitEvent::Ready(ready)) => {
             let mut descriptors = packet.descriptors.into_iter();
             let mut next = |wanted: bool| if wanted { descriptors.next() } else { None };
+            let root = next(true).ok_or_else(|| ShimError::Step {
+                step: "hearing the agent's first process",
+                source: io::Error::from(io::ErrorKind::InvalidData),
+            })?;
             Ok(Agent {
+                root,
                 init: ours,
                 process,
                 pid,
                 listener: next(ready.listener),
                 terminal: next(ready.terminal),
                 started: ready.started.unwrap_or_default(),
+                worktree: prepared.worktree,
                 identity: prepared.identity,
             })
         }
@@ -171,8 +180,13 @@ fn fence_and_run(mut prepared: Prepared<'_>, control: &OwnedFd) -> Result<Never,
     }
 
     let ready = Ready { started: Some(started), listener: listener.is_some(), terminal: terminal.is_some() };
-    let descriptors: Vec<BorrowedFd<'_>> =
-        listener.iter().map(AsFd::as_fd).chain(terminal.iter().map(|(master, _)| master.as_fd())).collect();
+    let root = rustix::fs::open("/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|error| step("opening the view", error))?;
+    let descriptors: Vec<BorrowedFd<'_>> = [root.as_fd()]
+        .into_iter()
+        .chain(listener.iter().map(AsFd::as_fd))
+        .chain(terminal.iter().map(|(master, _)| master.as_fd()))
+        .collect();
     wire::send(control, &FromInit { event: Some(InitEvent::Ready(ready)) }, &descriptors, SendFlags::empty())
         .map_err(ShimError::step("reporting to the shim"))?;
 
@@ -200,7 +214,7 @@ fn fence_and_run(mut prepared: Prepared<'_>, control: &OwnedFd) -> Result<Never,
     };
     let foreground = terminal.is_some();
     // Their descriptors are closed already.
-    std::mem::forget((terminal, listener));
+    std::mem::forget((root, terminal, listener));
     run(&prepared.argv, &prepared.environment, foreground, control)
 }
 

@@ -2,6 +2,7 @@
 
 use std::{
     os::fd::{AsFd, OwnedFd},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -26,15 +27,17 @@ pub(super) fn serve(control: OwnedFd, handed: Handed, agent: Agent) -> Result<()
     let Handed { client, reconnect, sandbox, descriptors, cgroup, .. } = handed;
     // The command has these; pipes must end when it closes them.
     drop((descriptors, cgroup));
-    let Agent { init, process, pid, started, listener, terminal, identity } = agent;
+    let Agent { init, process, pid, started, listener, terminal, root, worktree, identity } = agent;
     privilege::limit_capabilities()?;
     privilege::no_new_privileges()?;
     privilege::become_identity(&identity)?;
     privilege::hide_memory()?;
 
-    let reports = Reports::new(control);
+    let reports = Arc::new(Reports::new(control));
     if let Some(listener) = listener {
-        Listener::new(listener).serve_on_a_thread().map_err(ShimError::step("starting the listener"))?;
+        Listener::new(listener, root, worktree, Arc::clone(&reports))
+            .serve_on_a_thread()
+            .map_err(ShimError::step("starting the listener"))?;
     }
     reports.send(DaemonEvent::Started(pid));
     let mut serving = Serving {
@@ -64,7 +67,7 @@ struct Serving {
     client: Option<OwnedFd>,
     init: Option<OwnedFd>,
     process: OwnedFd,
-    reports: Reports,
+    reports: Arc<Reports>,
     pid: u32,
     ended: Option<Exited>,
     /// When an agent without a caller is ended.

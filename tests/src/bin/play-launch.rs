@@ -18,7 +18,7 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use guard_daemon::launch::{self, Descriptors, Launch, Report, client};
-use guard_proto::v1::Sandbox;
+use guard_proto::v1::{Sandbox, observation::Act};
 use prost::Message as _;
 
 fn main() -> ExitCode {
@@ -98,7 +98,7 @@ fn one(run_dir: &Path, cgroup: &Path, shim: &Path, connection: OwnedFd) -> anyho
         },
     )?;
     while let Some(report) = running.next_report()? {
-        writeln!(reports, "{report:?}")?;
+        writeln!(reports, "{}", line_of(&report))?;
         if matches!(report, Report::Ended { .. }) {
             break;
         }
@@ -108,6 +108,20 @@ fn one(run_dir: &Path, cgroup: &Path, shim: &Path, connection: OwnedFd) -> anyho
     fs::remove_file(socket)?;
     drop(connection);
     Ok(())
+}
+
+/// A report as tests read it: effect, what was done, to what, how often.
+fn line_of(report: &Report) -> String {
+    let Report::Observed(observation) = report else { return format!("{report:?}") };
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let act = match &observation.act {
+        Some(Act::File(change)) => {
+            format!("{} {} {}", change.operation, text(&change.path), text(&change.other))
+        }
+        Some(Act::Unix(connect)) => format!("connect {}", text(&connect.path)),
+        other => format!("{other:?}"),
+    };
+    format!("{} {act} count={}", observation.effect, observation.count)
 }
 
 /// Removes the agent's cgroup; one that is not empty is a fault that a test shall see.
