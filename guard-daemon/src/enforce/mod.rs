@@ -36,7 +36,7 @@ pub use bpf::{LoadError, object, release};
 pub use btf::{BtfError, KernelTypes};
 pub use cgroup::{Cgroup, CgroupError, CgroupId, Hierarchy};
 pub use events::Totals;
-pub use probe::{Coverage, MechanismResult, RangeResult, RefusedType, SelfTest, Strength};
+pub use probe::{Coverage, MechanismResult, NOT_SEEN, RangeResult, RefusedType, SelfTest, Strength};
 pub use table::{TableError, builtin_rules};
 
 /// Where the BPF file system usually is.

@@ -20,6 +20,13 @@ use super::record::Event;
 /// Name of the canary's group and its id as an agent; no agent's id starts with a dot.
 pub(crate) const CANARY: &str = ".canary";
 
+/// What no cgroup program sees, on any kernel: other layers have to close these, and coverage has to name them.
+pub const NOT_SEEN: [&str; 3] = [
+    "frames sent on AF_PACKET sockets",
+    "sockets made outside the guard root and handed in",
+    "whatever a process does after it has left the guard root",
+];
+
 /// How well something holds on this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Strength {

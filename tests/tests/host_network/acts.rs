@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::time::Duration;
 
 /// Attempts in one `flood`.
-pub(crate) const FLOOD: u64 = 60_000;
+pub(crate) const FLOOD: u64 = 20_000;
 
 /// Performs `NAME ADDRESS`.
 pub(crate) fn perform(act: &str) {
@@ -49,7 +49,7 @@ fn check(result: i32) -> io::Result<i32> {
 
 fn socket(to: SocketAddr, kind: i32, protocol: i32) -> io::Result<OwnedFd> {
     let family = if to.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-    let limit = libc::timeval { tv_sec: 0, tv_usec: 400_000 };
+    let limit = libc::timeval { tv_sec: 1, tv_usec: 0 };
     // SAFETY: the option's value lives through the call; the descriptor is new and has no other owner.
     unsafe {
         let fd = check(libc::socket(family, kind | libc::SOCK_CLOEXEC, protocol))?;

@@ -115,7 +115,10 @@ fn sigkill_leaves_the_fence_and_adoption_leaves_no_gap() {
     enforce::release(&fixture.bpffs(), &fixture.run_dir()).expect("pins can be removed");
     let start = Instant::now();
     while hammer.through() == 0 {
-        assert!(start.elapsed() < Duration::from_secs(5), "the hammer never gets through: it proved nothing");
+        assert!(
+            start.elapsed() < Duration::from_secs(30),
+            "the hammer never gets through: it proved nothing"
+        );
         pause();
     }
     assert!(!fixture.bpffs().join("guard").exists(), "no pin is left");

@@ -11,12 +11,12 @@ use super::{rule, snapshot};
 
 type Receiver = tokio::sync::mpsc::Receiver<Vec<Observation>>;
 
-/// Collects until `enough`, or fails after five seconds.
+/// Collects until `enough`, or fails after half a minute.
 fn collect(events: &mut Receiver, enough: impl Fn(&[Observation]) -> bool) -> Vec<Observation> {
     let start = Instant::now();
     let mut all = Vec::new();
     while !enough(&all) {
-        assert!(start.elapsed() < Duration::from_secs(5), "not reported: {all:#?}");
+        assert!(start.elapsed() < Duration::from_secs(30), "not reported: {all:#?}");
         match events.try_recv() {
             Ok(batch) => all.extend(batch),
             Err(_) => std::thread::sleep(Duration::from_millis(5)),
@@ -171,7 +171,7 @@ fn a_full_ring_loses_reports_and_no_verdict() {
     let start = Instant::now();
     while denied + lost < super::acts::FLOOD {
         assert!(
-            start.elapsed() < Duration::from_secs(10),
+            start.elapsed() < Duration::from_secs(60),
             "{denied} reported, {lost} lost of {}",
             super::acts::FLOOD
         );
