@@ -375,12 +375,14 @@ impl Translator {
         }
     }
 
-    /// What is remembered, or what `/proc` says of a process that was there before this thread.
+    /// What is remembered, or what `/proc` says of a process that was there before this thread, or whose start
+    /// still waits in the other ring.
     fn process(&mut self, pid: u32) -> Process {
         if let Some(process) = self.processes.get(&pid) {
             return process.clone();
         }
-        let process = Process { exe: link(pid, "exe").unwrap_or_default(), parent: 0 };
+        let process =
+            Process { exe: link(pid, "exe").unwrap_or_default(), parent: parent(pid).unwrap_or_default() };
         if !process.exe.is_empty() && self.processes.len() < REMEMBERED {
             self.processes.insert(pid, process.clone());
         }
@@ -440,6 +442,11 @@ impl Translator {
 
 fn link(pid: u32, name: &str) -> Option<Vec<u8>> {
     fs::read_link(format!("/proc/{pid}/{name}")).ok().map(|path| path.into_os_string().into_vec())
+}
+
+fn parent(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
 }
 
 /// From the kernel's form of a device number to the one of `stat(2)`.

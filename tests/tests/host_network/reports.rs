@@ -77,6 +77,7 @@ fn connections_are_reported_with_agent_rule_and_range() {
     for one in all.iter().filter(is_connect).chain(all.iter().filter(is_socket)) {
         assert_eq!((one.agent_id.as_str(), one.cgroup), ("agent-7", agent.id().0), "{one:?}");
         assert!(one.pid > 0 && !one.exe.is_empty(), "{one:?}");
+        assert_eq!(one.parent_pid, std::process::id(), "{one:?}");
     }
 }
 
