@@ -7,7 +7,9 @@
 //! - [`json`] and [`Fault`]: the one strict reader, and what can be wrong with an input;
 //! - [`request`], [`decision`]: what goes in and what comes out;
 //! - [`value`]: paths, refs and hosts in canonical form, and the patterns over them;
+//! - [`facts`]: what the kernel saw, sorted into action classes;
 //! - [`policy`]: rules as operators write them;
+//! - [`network`]: the same policy as an address table for the kernel;
 //! - `gate`: what judges a request, one module a gate.
 //!
 //! ```
@@ -23,9 +25,11 @@
 
 mod decide;
 pub mod decision;
+pub mod facts;
 mod fault;
 mod gate;
 pub mod json;
+pub mod network;
 pub mod policy;
 mod read;
 pub mod request;

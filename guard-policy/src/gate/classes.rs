@@ -10,7 +10,7 @@ use crate::decide::Context;
 use crate::decision::{Code, Matched, Outcome, Refusal, Status};
 use crate::policy::{Autonomy, Fit, Level, Policy, Rule, Subject, View};
 use crate::request::{Facet, Request};
-use crate::value::{Host, Target, bytes, command_has_prefix};
+use crate::value::command_has_prefix;
 
 /// Which chain of rules is resolved.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -38,8 +38,15 @@ struct Answer {
 }
 
 pub(crate) fn judge(policy: &Policy, request: &Request, context: &Context) -> Finding {
-    let readings: Vec<View<'_>> = (0..readings(request)).map(|index| view(request, index)).collect();
+    let readings: Vec<View<'_>> =
+        (0..View::readings(request)).map(|index| View::reading(request, index)).collect();
     judge_readings(policy, request, context, &readings)
+}
+
+/// Judges a request whose hosts are taken as they are, without the addresses hidden in them: the kernel unfolds
+/// an address itself and looks up each.
+pub(crate) fn judge_as_is(policy: &Policy, request: &Request, context: &Context) -> Finding {
+    judge_readings(policy, request, context, &[View::plain(request)])
 }
 
 fn judge_readings(policy: &Policy, request: &Request, context: &Context, views: &[View<'_>]) -> Finding {
@@ -104,30 +111,6 @@ fn add(finding: &mut Finding, question: Question<'_>, answer: Answer) {
         }
         (Effect::Deny, _) => finding.denied = finding.denied.take().or(Some(answer.refusal)),
     }
-}
-
-/// How many ways of reading its hosts a request has: an address that hides others is each of them (`R-24`).
-fn readings(request: &Request) -> usize {
-    let hidden = |host: &Host| match host.target() {
-        Target::Address(address) => guard_common::unfold(address).len,
-        _ => 1,
-    };
-    request.action.hosts.iter().flatten().map(hidden).max().unwrap_or(1)
-}
-
-fn view(request: &Request, reading: usize) -> View<'_> {
-    let target = |host: &Host| {
-        let target = match host.target() {
-            Target::Address(address) => {
-                let candidates = guard_common::unfold(address);
-                Target::Address(candidates.addresses[reading.min(candidates.len - 1)])
-            }
-            other => other.clone(),
-        };
-        let resolved = request.resolved.get(host.raw()).into_iter().flatten();
-        (target, resolved.map(|address| Target::Address(bytes(*address))).collect())
-    };
-    View::new(request, request.action.hosts.as_ref().map(|hosts| hosts.iter().map(target).collect()))
 }
 
 /// Resolves one question in one chain; of several readings the most restrictive answer counts.

@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use guard_common::Effect;
+use guard_common::{Effect, unfold};
 
 use crate::request::{Action, Facet, Request, Source};
-use crate::value::{HostPattern, PathPattern, RefPattern, Target, command_has_prefix};
+use crate::value::{Host, HostPattern, PathPattern, RefPattern, Target, bytes, command_has_prefix};
 
 /// The limits of a rule; a list that is empty is not named.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,7 +44,34 @@ pub(crate) struct View<'r> {
 }
 
 impl<'r> View<'r> {
-    pub(crate) fn new(request: &'r Request, hosts: Option<Vec<(Target, Vec<Target>)>>) -> Self {
+    /// Hosts as they are written.
+    pub(crate) fn plain(request: &'r Request) -> Self {
+        Self::reading(request, 0)
+    }
+
+    /// How many ways of reading its hosts a request has: an address that hides others is each of them (`R-24`).
+    pub(crate) fn readings(request: &Request) -> usize {
+        let hidden = |host: &Host| match host.target() {
+            Target::Address(address) => unfold(address).len,
+            _ => 1,
+        };
+        request.action.hosts.iter().flatten().map(hidden).max().unwrap_or(1)
+    }
+
+    /// One of these ways; the first is plain.
+    pub(crate) fn reading(request: &'r Request, index: usize) -> Self {
+        let target = |host: &Host| {
+            let target = match host.target() {
+                Target::Address(address) => {
+                    let candidates = unfold(address);
+                    Target::Address(candidates.addresses[index.min(candidates.len - 1)])
+                }
+                other => other.clone(),
+            };
+            let resolved = request.resolved.get(host.raw()).into_iter().flatten();
+            (target, resolved.map(|address| Target::Address(bytes(*address))).collect())
+        };
+        let hosts = request.action.hosts.as_ref().map(|hosts| hosts.iter().map(target).collect());
         Self { action: &request.action, request, hosts }
     }
 

@@ -1,6 +1,7 @@
 //! What an operator decided: rules, modes, the autonomy dial and the network, from the policy and the managed file.
 
 mod constraint;
+mod load;
 mod network;
 
 use std::collections::BTreeMap;
@@ -14,6 +15,7 @@ use crate::request::Principal;
 
 pub use constraint::Constraints;
 pub(crate) use constraint::{Fit, View};
+pub use load::MAX_FILE_BYTES;
 pub use network::{Hole, NetworkPolicy};
 
 /// A policy in force; cheap to clone.

@@ -3,7 +3,7 @@
 //! A kernel event, a hook of an agent and a line of `eval` all become a [`Request`] (`R-01`). A facet that is
 //! absent is silence, an empty one says that the act touches none (`R-14`).
 
-mod parse;
+pub(crate) mod parse;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -106,7 +106,7 @@ fn principal(reader: &mut Reader<'_>, node: &Node) -> Principal {
 }
 
 /// Reads an action; the examples of rules are actions too.
-fn action(reader: &mut Reader<'_>, node: &Node) -> Action {
+pub(crate) fn action(reader: &mut Reader<'_>, node: &Node) -> Action {
     let Some(object) = reader.object(node, &ACTION) else { return Action::default() };
     let mut action = Action::default();
     if let Some(items) = object.get("classes").and_then(|node| reader.list(node)) {
@@ -133,7 +133,7 @@ fn action(reader: &mut Reader<'_>, node: &Node) -> Action {
 }
 
 /// Reads the name of a class.
-fn class(reader: &mut Reader<'_>, node: &Node) -> Option<ActionClass> {
+pub(crate) fn class(reader: &mut Reader<'_>, node: &Node) -> Option<ActionClass> {
     let written = reader.string(node)?;
     if let Ok(class) = written.parse() {
         return Some(class);
@@ -145,7 +145,7 @@ fn class(reader: &mut Reader<'_>, node: &Node) -> Option<ActionClass> {
 }
 
 /// Reads the name of a transport protocol.
-fn transport(reader: &mut Reader<'_>, node: &Node) -> Option<Transport> {
+pub(crate) fn transport(reader: &mut Reader<'_>, node: &Node) -> Option<Transport> {
     reader.word(node, "protocol", &[("tcp", Transport::Tcp), ("udp", Transport::Udp)])
 }
 
