@@ -72,8 +72,11 @@ pub fn compile(
     sorted.sort_by_key(|place| place.prefix);
     for place in sorted {
         let Some(rule) = entry(place) else { continue };
-        let around = rules.iter().rev().find(|known| range(known).covers(place));
+        let around = rules.iter().rev().find(|known| range(known).encloses(place));
         let redundant = match around {
+            // The table for everyone says something about every built-in range, also where nothing differs: it
+            // is laid over one that is filled with these ranges.
+            _ if principal.is_none() => false,
             Some(around) => same(around, &rule),
             None => rule.verdict == Verdict::Allow && rule.ports.is_empty() && rule.rule == "default",
         };
@@ -190,7 +193,7 @@ fn representative(places: &BTreeSet<Network>, place: &Network) -> Option<Address
     let mut address = u128::from_be_bytes(place.address);
     loop {
         let inside =
-            |smaller: &&Network| smaller.prefix > place.prefix && smaller.contains(&address.to_be_bytes());
+            |smaller: &&Network| smaller.prefix > place.prefix && smaller.spans(&address.to_be_bytes());
         let Some(largest) = places.iter().filter(inside).min_by_key(|smaller| smaller.prefix) else {
             return Some(address.to_be_bytes());
         };

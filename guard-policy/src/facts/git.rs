@@ -40,8 +40,10 @@ pub(super) fn is_verb(name: &str) -> bool {
 pub(super) fn read(arguments: &[String]) -> Git {
     let mut aliases = Vec::new();
     let mut index = 0;
+    let mut configured = false;
     while let Some(option) = arguments.get(index).filter(|argument| argument.starts_with('-')) {
         let takes_value = VALUES.contains(&option.as_str());
+        configured |= option.starts_with("-c") || option.starts_with("--config-env");
         if option == "-c" {
             aliases.extend(arguments.get(index + 1).and_then(|setting| alias(setting)));
         }
@@ -53,9 +55,11 @@ pub(super) fn read(arguments: &[String]) -> Git {
     if let Some((_, meaning)) = aliases.iter().find(|(name, _)| name == verb) {
         let expanded: Vec<String> =
             meaning.split_whitespace().map(str::to_owned).chain(rest.to_vec()).collect();
-        return verb_of(&expanded);
+        return Git { refs: None, ..verb_of(&expanded) };
     }
-    verb_of(&arguments[index..])
+    let git = verb_of(&arguments[index..]);
+    // Settings in the command can make a push a mirror or send it by another refspec.
+    if configured { Git { refs: None, ..git } } else { git }
 }
 
 fn alias(setting: &str) -> Option<(String, String)> {
@@ -141,7 +145,9 @@ fn pushed(arguments: &[String]) -> Option<Vec<Ref>> {
 fn destination(refspec: &str) -> Option<Ref> {
     let refspec = refspec.strip_prefix('+').unwrap_or(refspec);
     let destination = refspec.split_once(':').map_or(refspec, |(_, destination)| destination);
-    if matches!(destination, "HEAD" | "@") {
+    // These names are looked up in the repository; a branch may be called so, too.
+    let looked_up = |prefix| destination.starts_with(prefix);
+    if matches!(destination, "HEAD" | "@") || looked_up("tags/") || looked_up("remotes/") {
         return None;
     }
     Ref::parse(destination).ok()

@@ -180,7 +180,7 @@ mod tests {
     /// `R-25`: destination refs, or silence where only the repository knows.
     #[test]
     fn pushes_name_what_they_touch_or_stay_silent() {
-        let table: [(&str, Option<&[&str]>); 20] = [
+        let table: [(&str, Option<&[&str]>); 23] = [
             ("push origin main", Some(&["main"])),
             ("push origin HEAD:main", Some(&["main"])),
             ("push origin +main", Some(&["main"])),
@@ -201,6 +201,9 @@ mod tests {
             ("push origin main --tags", None),
             ("push origin refs/heads/*:refs/heads/*", None),
             ("push --unheard-of origin main", None),
+            ("-c remote.origin.mirror=true push origin main", None),
+            ("-c alias.p=push p origin main", None),
+            ("push origin tags/v1", None),
         ];
         for (command, wanted) in table {
             let argv: Vec<String> = format!("git {command}").split(' ').map(str::to_owned).collect();

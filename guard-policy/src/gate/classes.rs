@@ -60,6 +60,11 @@ fn judge_readings(policy: &Policy, request: &Request, context: &Context, views: 
     finding.outcome = Some(Outcome::Allow);
     let ask = |tier, question: &Question<'_>| resolve(policy, tier, *question, request, context, views);
     let dial = policy.autonomy(&request.principal);
+    if dial == Autonomy::ProposeOnly
+        && let Some(class) = request.action.classes.first()
+    {
+        add(&mut finding, Question::Class(*class), propose_only(request, *class));
+    }
     for question in &questions {
         if let Some(mut answer) = ask(Tier::Policy, question) {
             if dial == Autonomy::ActFreely && answer.effect == Effect::Prompt && !answer.from_deny {
@@ -69,13 +74,6 @@ fn judge_readings(policy: &Policy, request: &Request, context: &Context, views: 
             }
             add(&mut finding, *question, answer);
         }
-    }
-    if dial == Autonomy::ProposeOnly
-        && let Some(class) = request.action.classes.first()
-    {
-        add(&mut finding, Question::Class(*class), propose_only(request, *class));
-    }
-    for question in &questions {
         if let Some(answer) = ask(Tier::Managed, question) {
             add(&mut finding, *question, answer);
         }
@@ -137,7 +135,7 @@ fn resolve(
     });
     let first = answers.next()?;
     Some(answers.fold(first, |mut worst, mut other| {
-        if other.effect > worst.effect {
+        if (other.effect, other.from_deny) > (worst.effect, worst.from_deny) {
             std::mem::swap(&mut worst, &mut other);
         }
         worst.matched.append(&mut other.matched);
@@ -185,6 +183,8 @@ impl<'p> Candidate<'p> {
             Reverse(prefix),
             self.rule.constraints.is_empty(),
             Reverse(self.effect()),
+            // Of two questions the one that a deny rule made is the firmer: it survives the dial (`R-19`).
+            Reverse(self.rule.effect == Effect::Deny),
             self.unknown.is_some(),
             &self.rule.id,
         )

@@ -130,10 +130,10 @@ impl Constraints {
             met.push((Facet::Paths, action.paths.as_ref().map(|values| quantify(permits, values, test))));
         }
         if !self.refs.is_empty() {
+            // Every spelling of a ref has one whole name, so there is no second form to look at.
             let test = |reference: &crate::value::Ref| {
-                let forms = [reference.clean(), reference.raw()];
                 list(&self.refs, permits, RefPattern::negative, |pattern, index| {
-                    forms.get(index).map(|form| pattern.covers(form))
+                    (index == 0).then(|| pattern.covers(reference))
                 })
             };
             met.push((Facet::Refs, action.refs.as_ref().map(|values| quantify(permits, values, test))));

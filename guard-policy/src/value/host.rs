@@ -153,17 +153,31 @@ impl Network {
         Ok(Self { address: bytes(network.addr()), prefix: before + network.prefix_len() })
     }
 
-    /// Whether `address`, taken as it is, lies inside. `::/0` holds the IPv6 addresses and the IPv4 ones.
+    /// Whether `address`, taken as it is, lies inside. A range of IPv6 holds no IPv4 address: `::/0` is what
+    /// people call IPv6, not everything.
     #[must_use]
     pub fn contains(&self, address: &Address) -> bool {
-        let difference = u128::from_be_bytes(self.address) ^ u128::from_be_bytes(*address);
-        self.prefix == 0 || difference >> (128 - u32::from(self.prefix)) == 0
+        let ipv4 = Self::IPV4.spans(address);
+        ipv4 == (self.prefix >= Self::IPV4.prefix && Self::IPV4.spans(&self.address)) && self.spans(address)
     }
 
     /// Whether all of `other` lies inside.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
-        self.prefix <= other.prefix && self.contains(&other.address)
+        self.encloses(other) && self.contains(&other.address)
+    }
+
+    /// Whether `address` starts with these bits, whatever family that makes it; so looks the kernel's table.
+    #[must_use]
+    pub(crate) fn spans(&self, address: &Address) -> bool {
+        let difference = u128::from_be_bytes(self.address) ^ u128::from_be_bytes(*address);
+        self.prefix == 0 || difference >> (128 - u32::from(self.prefix)) == 0
+    }
+
+    /// Whether every address of `other` starts with these bits.
+    #[must_use]
+    pub(crate) fn encloses(&self, other: &Self) -> bool {
+        self.prefix <= other.prefix && self.spans(&other.address)
     }
 
     /// The last address.
@@ -283,6 +297,11 @@ mod tests {
             ("::ffff:10.0.0.0/104", "10.1.2.3", true),
             ("10.0.0.0/8", "::ffff:10.1.2.3", true),
             ("fe80::/10", "fe80::1", true),
+            ("::/0", "2001:db8::1", true),
+            ("::/0", "10.0.0.1", false),
+            ("::/64", "::ffff:10.0.0.1", false),
+            ("0.0.0.0/0", "10.0.0.1", true),
+            ("0.0.0.0/0", "2001:db8::1", false),
             ("**", "/run/docker.sock", true),
             ("**", "example.org", true),
             ("example.org", "10.0.0.1", false),

@@ -7,7 +7,7 @@ use super::negation;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ref {
     raw: String,
-    clean: String,
+    full: String,
 }
 
 /// A text that cannot be a ref.
@@ -34,7 +34,7 @@ impl Ref {
         {
             return Err(InvalidRef);
         }
-        Ok(Self { raw: raw.to_owned(), clean: branch(raw).to_owned() })
+        Ok(Self { raw: raw.to_owned(), full: full(raw) })
     }
 
     /// As it was written.
@@ -43,16 +43,25 @@ impl Ref {
         &self.raw
     }
 
-    /// The branch's short name, or the full name of what is no branch.
+    /// The whole name, `refs/heads/…` for a branch.
+    #[must_use]
+    pub fn full(&self) -> &str {
+        &self.full
+    }
+
+    /// The branch's short name, or the whole name of what is no branch.
     #[must_use]
     pub fn clean(&self) -> &str {
-        &self.clean
+        self.full.strip_prefix("refs/heads/").unwrap_or(&self.full)
     }
 }
 
-fn branch(written: &str) -> &str {
-    let short = written.strip_prefix("refs/heads/").or_else(|| written.strip_prefix("heads/"));
-    short.filter(|name| !name.is_empty()).unwrap_or(written)
+/// The whole name of a ref; what is not said to be anything else is a branch.
+fn full(written: &str) -> String {
+    if written.starts_with("refs/") {
+        return written.to_owned();
+    }
+    format!("refs/heads/{}", written.strip_prefix("heads/").unwrap_or(written))
 }
 
 /// A pattern over refs.
@@ -73,7 +82,11 @@ impl RefPattern {
         if pattern.starts_with('/') {
             return Err("a ref does not start with `/`");
         }
-        Ok(Self { written: written.to_owned(), negative, glob: Glob::parse(branch(pattern))? })
+        // `**` and what starts with it is about refs of every kind, tags too; the rest is about branches unless
+        // it says `refs/` itself, so that `refs/heads/**` and `feature/**` never reach a tag.
+        let whole = if pattern.starts_with("**") { pattern.to_owned() } else { full(pattern) };
+        Glob::parse(pattern)?;
+        Ok(Self { written: written.to_owned(), negative, glob: Glob::parse(&whole)? })
     }
 
     /// As written.
@@ -88,10 +101,10 @@ impl RefPattern {
         self.negative
     }
 
-    /// Whether it covers this spelling of a ref, its `!` aside.
+    /// Whether it covers this ref, its `!` aside.
     #[must_use]
-    pub fn covers(&self, reference: &str) -> bool {
-        self.glob.matches(reference)
+    pub fn covers(&self, reference: &Ref) -> bool {
+        self.glob.matches(&reference.full)
     }
 }
 
@@ -104,11 +117,44 @@ mod tests {
     fn one_branch_has_three_spellings() {
         for raw in ["main", "heads/main", "refs/heads/main"] {
             assert_eq!(Ref::parse(raw).expect(raw).clean(), "main");
-            assert!(RefPattern::parse(raw).expect(raw).covers("main"));
+            assert!(RefPattern::parse(raw).expect(raw).covers(&Ref::parse("main").expect("a branch")));
         }
         assert_eq!(Ref::parse("refs/tags/main").expect("a tag").clean(), "refs/tags/main");
         for raw in ["", "a b", "a..b", "a:b", "+a:b", "a/", "a//b", ".a", "a.lock", "a\0"] {
             assert_eq!(Ref::parse(raw), Err(InvalidRef), "{raw:?}");
+        }
+    }
+    /// `C-052`, `R-25`: a pattern about branches is not about tags.
+    #[test]
+    fn patterns_know_the_kinds_of_refs() {
+        let table = [
+            ("**", "main", true),
+            ("**", "refs/tags/v1", true),
+            ("**/main", "refs/tags/main", true),
+            ("refs/heads/**", "feature/x", true),
+            ("refs/heads/**", "refs/tags/v1", false),
+            ("heads/*", "main", true),
+            ("heads/**", "refs/tags/v1", false),
+            ("feature/**", "refs/heads/feature/x/y", true),
+            ("feature/**", "feature", true),
+            ("*", "main", true),
+            ("*", "feature/x", false),
+            ("main", "refs/tags/main", false),
+            ("refs/**", "main", true),
+            ("refs/tags/*", "refs/tags/v1", true),
+            ("refs/for/main", "refs/for/main", true),
+            ("Main", "main", false),
+        ];
+        for (pattern, name, covers) in table {
+            let reference = Ref::parse(name).expect(name);
+            assert_eq!(
+                RefPattern::parse(pattern).expect(pattern).covers(&reference),
+                covers,
+                "{pattern} {name}"
+            );
+        }
+        for pattern in ["/main", "", "!", "a//b", "[a]", "a/../b", "a\\b"] {
+            assert!(RefPattern::parse(pattern).is_err(), "{pattern:?}");
         }
     }
 }
