@@ -88,8 +88,10 @@ pub(crate) fn perform(cgroup: Option<&Cgroup>, acts: &[Act]) -> io::Result<Vec<O
 /// # Errors
 /// If one of them cannot be made, or `/bin/true` does not run.
 pub(crate) fn start_true(cgroup: &Cgroup) -> io::Result<()> {
-    let (path, name) = (c"/bin/true".as_ptr(), c"guard-canary".as_ptr());
-    let (argv, environment) = ([name, std::ptr::null()], [std::ptr::null()]);
+    // Where one binary is many commands its name has to be the command's; a mark follows that `true` ignores.
+    let path = c"/bin/true".as_ptr();
+    let argv = [c"true".as_ptr(), c"guard-canary".as_ptr(), std::ptr::null()];
+    let environment = [std::ptr::null()];
     // SAFETY: both children make system calls on memory that exists already, and leave by execve or _exit.
     let Some(pid) = (unsafe { clone(Some(cgroup)) })? else {
         // SAFETY: as above; the pointers are to strings and arrays that end with null.
