@@ -1,1 +1,5 @@
-fn main() {}
+//! guard-core: the unprivileged half. See [`guard_daemon::core`].
+
+fn main() -> std::process::ExitCode {
+    guard_daemon::core::main()
+}

@@ -85,3 +85,13 @@ fn allow(
         PathFd::new(path).map_err(|source| LandlockError::Path { path: path.to_owned(), source })?;
     Ok(ruleset.add_rule(PathBeneath::new(descriptor, access))?)
 }
+
+/// The newest ABI that this kernel has; 0 without Landlock.
+#[must_use]
+pub fn abi() -> u32 {
+    const VERSION: libc::c_ulong = 1;
+    let nothing = std::ptr::null::<libc::c_void>();
+    // SAFETY: with this flag the call reads no memory and answers a number.
+    let abi = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, nothing, 0_usize, VERSION) };
+    u32::try_from(abi).unwrap_or(0)
+}

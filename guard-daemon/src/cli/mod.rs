@@ -1,0 +1,114 @@
+//! guardctl: what people type. Results on stdout, diagnostics on stderr, `--json` for programs.
+//!
+//! Exit status: 0 done; 1 understood and the answer is no, or inputs had errors; 2 usage; 3 the daemon is
+//! unreachable; 4 not permitted. `run` ends as its command does.
+
+use std::{path::PathBuf, process::ExitCode};
+
+use clap::{Parser, Subcommand};
+
+mod agents;
+mod audit;
+mod connection;
+mod coverage;
+mod doctor;
+mod run;
+
+/// Launch AI agents under guard and see what they did.
+#[derive(Debug, Parser)]
+#[command(name = "guardctl", version, max_term_width = 100)]
+pub struct Arguments {
+    /// Socket of the daemon [env: GUARD_SOCKET] [default: /run/guard/guard.sock]
+    #[arg(long, global = true, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Print JSON, one object or one a line
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Start a command as a governed agent and end as it does
+    Run(Box<run::Run>),
+    /// List the agents that run
+    Ps,
+    /// Stop agents where they are; they keep everything and do nothing
+    Freeze(agents::Selection),
+    /// Let frozen agents go on
+    Thaw(agents::Selection),
+    /// End agents and everything they started
+    Kill(agents::Selection),
+    /// Cut agents off from every address but loopback, for good
+    NetCut(agents::Selection),
+    /// The record of what was decided and done
+    #[command(subcommand)]
+    Audit(audit::Audit),
+    /// What this host enforces, only observes or misses, and the self-test behind each word
+    Coverage,
+    /// What is missing on this host, and the cure
+    Doctor,
+    /// Read the policy files again
+    Reload,
+}
+
+/// A refusal for the terminal: stable code, one line, exit status.
+#[derive(Debug, thiserror::Error)]
+#[error("error[{code}]: {message}")]
+pub struct CliError {
+    pub code: String,
+    pub message: String,
+    pub exit: u8,
+}
+
+impl CliError {
+    /// The request was understood and the answer is no, or an input was wrong.
+    fn refused(code: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { code: code.into(), message: message.into(), exit: 1 }
+    }
+}
+
+impl From<tonic::Status> for CliError {
+    fn from(status: tonic::Status) -> Self {
+        let stable = status.metadata().get("guard-code").and_then(|value| value.to_str().ok());
+        let (code, exit) = match status.code() {
+            tonic::Code::PermissionDenied => ("not_permitted", 4),
+            tonic::Code::Unavailable => ("daemon_unreachable", 3),
+            _ => ("daemon_refused", 1),
+        };
+        Self { code: stable.unwrap_or(code).to_owned(), message: status.message().to_owned(), exit }
+    }
+}
+
+/// Runs guardctl with this process's arguments.
+#[must_use]
+pub fn main() -> ExitCode {
+    let Arguments { socket, json, command } = Arguments::parse();
+    let socket = connection::socket(socket);
+    let result = match command {
+        Command::Run(run) => run.run(&socket),
+        Command::Audit(audit) => audit.run(&socket, json),
+        Command::Ps => agents::list(&socket, json),
+        Command::Freeze(selection) => selection.change(&socket, json, agents::Change::Freeze),
+        Command::Thaw(selection) => selection.change(&socket, json, agents::Change::Thaw),
+        Command::Kill(selection) => selection.change(&socket, json, agents::Change::Kill),
+        Command::NetCut(selection) => selection.change(&socket, json, agents::Change::NetCut),
+        Command::Coverage => coverage::show(&socket, json),
+        Command::Doctor => doctor::run(&socket, json),
+        Command::Reload => coverage::reload(&socket, json),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("{error}");
+        ExitCode::from(error.exit)
+    })
+}
+
+/// Writes a line to stdout; a reader that went away (`| head`) ends us quietly.
+fn print(line: impl std::fmt::Display) {
+    use std::io::Write;
+
+    if writeln!(std::io::stdout(), "{line}").is_err() {
+        std::process::exit(0);
+    }
+}

@@ -1,0 +1,336 @@
+//! Who is calling: identity from the kernel's peer credentials, roles from `[permissions]`, agents by cgroup.
+
+use std::{
+    ffi::CString,
+    io,
+    os::fd::{AsFd, AsRawFd},
+    path::PathBuf,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::UnixStream,
+};
+use tonic::{Status, transport::server::Connected};
+
+use crate::settings::Permissions;
+
+/// The process at the other end of a connection, as it was when it connected.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    pub uid: u32,
+    pub gid: u32,
+    pub groups: Vec<u32>,
+    pub pid: u32,
+    /// Its cgroup below the guard root, if it is an agent, whatever its uid.
+    pub agent: Option<AgentPeer>,
+}
+
+/// A peer inside a governed cgroup.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AgentPeer {
+    /// The agent with this id.
+    Known(String),
+    /// Its cgroup cannot be read, or it runs in a PID namespace we do not see: treated as an agent.
+    Unknown,
+}
+
+/// What a caller may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    Run,
+    Approve,
+    Override,
+    Operate,
+}
+
+impl Role {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Run => "run",
+            Self::Approve => "approve",
+            Self::Override => "override",
+            Self::Operate => "operate",
+        }
+    }
+}
+
+impl Peer {
+    /// Reads the credentials of a connected socket. `root` is the guard root's path below the cgroup2 mount.
+    ///
+    /// # Errors
+    /// The socket's credentials cannot be read.
+    pub fn of(socket: &impl AsFd, root: &str) -> io::Result<Self> {
+        let credentials = rustix::net::sockopt::socket_peercred(socket)?;
+        let pid = credentials.pid.as_raw_nonzero().get().unsigned_abs();
+        Ok(Self {
+            uid: credentials.uid.as_raw(),
+            gid: credentials.gid.as_raw(),
+            groups: peer_groups(socket)?,
+            pid,
+            agent: agent_of(pid, root),
+        })
+    }
+
+    /// Whether this peer holds a role under these permissions. Agents hold none.
+    pub fn holds(&self, role: Role, permissions: &Permissions) -> bool {
+        if self.agent.is_some() {
+            return false;
+        }
+        let named = match role {
+            Role::Run => &permissions.run,
+            Role::Approve => &permissions.approve,
+            Role::Override => &permissions.r#override,
+            Role::Operate => &permissions.operate,
+        };
+        self.uid == 0
+            || named.iter().any(|name| match name.strip_prefix('@') {
+                Some(group) => {
+                    group_id(group).is_some_and(|gid| gid == self.gid || self.groups.contains(&gid))
+                }
+                None => user_id(name) == Some(self.uid),
+            })
+    }
+
+    /// Refuses a caller without the role, naming what it would take.
+    ///
+    /// # Errors
+    /// `PERMISSION_DENIED`.
+    pub fn require(&self, role: Role, permissions: &Permissions) -> Result<(), Status> {
+        if self.holds(role, permissions) {
+            return Ok(());
+        }
+        let reason = match &self.agent {
+            Some(_) => "an agent may not do this".to_owned(),
+            None => format!(
+                "uid {} lacks the role `{}`; `[permissions] {} = …` in guard.toml says who has it",
+                self.uid,
+                role.name(),
+                role.name()
+            ),
+        };
+        Err(Status::permission_denied(reason))
+    }
+}
+
+/// An accepted connection that carries its [`Peer`] to the services.
+pub struct PeerStream {
+    stream: UnixStream,
+    peer: Peer,
+}
+
+impl PeerStream {
+    /// Takes a connection and reads who is at the other end.
+    ///
+    /// # Errors
+    /// The credentials cannot be read.
+    pub fn new(stream: UnixStream, root: &str) -> io::Result<Self> {
+        let peer = Peer::of(&stream, root)?;
+        Ok(Self { stream, peer })
+    }
+}
+
+impl Connected for PeerStream {
+    type ConnectInfo = Peer;
+
+    fn connect_info(&self) -> Peer {
+        self.peer.clone()
+    }
+}
+
+impl AsyncRead for PeerStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for PeerStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, buffer)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+/// Finds the agent that a process belongs to: the first segment below the guard root in its cgroup2 path.
+fn agent_of(pid: u32, root: &str) -> Option<AgentPeer> {
+    match std::fs::read_to_string(format!("/proc/{pid}/cgroup")) {
+        Ok(text) => agent_in(&text, root),
+        Err(_) => Some(AgentPeer::Unknown),
+    }
+}
+
+fn agent_in(text: &str, root: &str) -> Option<AgentPeer> {
+    let Some(path) = text.lines().find_map(|line| line.strip_prefix("0::")) else {
+        return Some(AgentPeer::Unknown);
+    };
+    let below = path.strip_prefix(root)?;
+    match below.strip_prefix('/') {
+        None if below.is_empty() => Some(AgentPeer::Unknown),
+        None => None,
+        Some(rest) => rest.split('/').next().map(|id| AgentPeer::Known(id.to_owned())),
+    }
+}
+
+fn peer_groups(socket: &impl AsFd) -> io::Result<Vec<u32>> {
+    let mut groups = vec![0_u32; 64];
+    loop {
+        let mut size =
+            libc::socklen_t::try_from(groups.len() * size_of::<u32>()).map_err(io::Error::other)?;
+        // SAFETY: the buffer has `size` bytes and outlives the call; the descriptor is borrowed for it.
+        let result = unsafe {
+            libc::getsockopt(
+                socket.as_fd().as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERGROUPS,
+                groups.as_mut_ptr().cast(),
+                &raw mut size,
+            )
+        };
+        let count = size as usize / size_of::<u32>();
+        if result == 0 {
+            groups.truncate(count);
+            return Ok(groups);
+        }
+        let error = io::Error::last_os_error();
+        if error.raw_os_error() != Some(libc::ERANGE) || count <= groups.len() {
+            return Err(error);
+        }
+        groups.resize(count, 0);
+    }
+}
+
+/// The id of a group by its name.
+pub fn group_id(name: &str) -> Option<u32> {
+    let name = CString::new(name).ok()?;
+    let mut buffer = vec![0; 1 << 16];
+    // SAFETY: a zeroed `group` is a valid place to write to.
+    let mut entry: libc::group = unsafe { std::mem::zeroed() };
+    let mut found = std::ptr::null_mut();
+    // SAFETY: all pointers are to live, sufficiently large objects; `found` tells whether `entry` was filled.
+    let result = unsafe {
+        libc::getgrnam_r(name.as_ptr(), &raw mut entry, buffer.as_mut_ptr(), buffer.len(), &raw mut found)
+    };
+    (result == 0 && !found.is_null()).then_some(entry.gr_gid)
+}
+
+/// One line of the user database.
+#[derive(Clone, Debug)]
+pub struct User {
+    pub uid: u32,
+    pub gid: u32,
+    pub home: PathBuf,
+}
+
+/// The id of a user by name.
+pub fn user_id(name: &str) -> Option<u32> {
+    user_named(name).map(|user| user.uid)
+}
+
+/// A user by name.
+pub fn user_named(name: &str) -> Option<User> {
+    let name = CString::new(name).ok()?;
+    read_user(|entry, buffer, length, found| {
+        // SAFETY: `read_user` passes pointers to live objects of the sizes given.
+        unsafe { libc::getpwnam_r(name.as_ptr(), entry, buffer, length, found) }
+    })
+}
+
+/// A user by id.
+pub fn user_with(uid: u32) -> Option<User> {
+    read_user(|entry, buffer, length, found| {
+        // SAFETY: `read_user` passes pointers to live objects of the sizes given.
+        unsafe { libc::getpwuid_r(uid, entry, buffer, length, found) }
+    })
+}
+
+fn read_user(
+    call: impl FnOnce(*mut libc::passwd, *mut libc::c_char, usize, *mut *mut libc::passwd) -> libc::c_int,
+) -> Option<User> {
+    use std::os::unix::ffi::OsStrExt;
+
+    let mut buffer = vec![0; 1 << 14];
+    // SAFETY: a zeroed `passwd` is a valid place to write to.
+    let mut entry: libc::passwd = unsafe { std::mem::zeroed() };
+    let mut found = std::ptr::null_mut();
+    let result = call(&raw mut entry, buffer.as_mut_ptr(), buffer.len(), &raw mut found);
+    if result != 0 || found.is_null() || entry.pw_dir.is_null() {
+        return None;
+    }
+    // SAFETY: a filled entry points to NUL-terminated text in `buffer`, which is alive here.
+    let home = unsafe { std::ffi::CStr::from_ptr(entry.pw_dir) };
+    Some(User {
+        uid: entry.pw_uid,
+        gid: entry.pw_gid,
+        home: PathBuf::from(std::ffi::OsStr::from_bytes(home.to_bytes())),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(uid: u32, groups: &[u32], agent: Option<AgentPeer>) -> Peer {
+        Peer { uid, gid: uid, groups: groups.to_vec(), pid: 1, agent }
+    }
+
+    /// a peer within a governed cgroup is an agent whatever its uid.
+    #[test]
+    fn agents_are_known_by_cgroup_ancestry() {
+        let known = |id: &str| Some(AgentPeer::Known(id.to_owned()));
+        for (text, expected) in [
+            ("0::/guard/a1/main\n", known("a1")),
+            ("9:pids:/x\n0::/guard/a1/main/p-7/deep\n", known("a1")),
+            ("0::/guard\n", Some(AgentPeer::Unknown)),
+            ("0::/guardian/a1\n", None),
+            ("0::/\n", None),
+            ("1:name=systemd:/guard/a1\n", Some(AgentPeer::Unknown)),
+        ] {
+            assert_eq!(agent_in(text, "/guard"), expected, "{text:?}");
+        }
+    }
+
+    ///
+    #[test]
+    fn roles_come_from_users_groups_and_root_and_never_to_agents() {
+        let permissions = Permissions {
+            run: vec!["@daemon".to_owned()],
+            approve: vec!["bin".to_owned()],
+            r#override: Vec::new(),
+            operate: Vec::new(),
+        };
+        let daemon = group_id("daemon").expect("every Debian has this group");
+        let bin = user_id("bin").expect("every Debian has this user");
+        assert!(peer(4000, &[daemon], None).holds(Role::Run, &permissions));
+        assert!(!peer(4000, &[], None).holds(Role::Run, &permissions));
+        assert!(peer(bin, &[], None).holds(Role::Approve, &permissions));
+        assert!(!peer(bin, &[], None).holds(Role::Operate, &permissions));
+        assert!(peer(0, &[], None).holds(Role::Operate, &permissions));
+        assert!(!peer(0, &[], Some(AgentPeer::Unknown)).holds(Role::Operate, &permissions));
+    }
+
+    #[test]
+    fn a_socket_tells_who_connected() {
+        let (one, _other) = std::os::unix::net::UnixStream::pair().expect("socketpair");
+        let peer = Peer::of(&one, "/no-such-root").expect("credentials");
+        assert_eq!(peer.uid, rustix::process::getuid().as_raw());
+        assert_eq!(peer.pid, std::process::id());
+        assert_eq!(peer.agent, None);
+    }
+}

@@ -1,0 +1,220 @@
+//! From what guardd observed to a line of the record: observation → request → decision → entry. One way, no state.
+
+use std::{ffi::OsStr, os::unix::ffi::OsStrExt, path::Path};
+
+use guard_policy::{
+    Action, Decision, Policy, Principal, Request,
+    facts::{self, FileOperation, Place},
+};
+use guard_proto::v1::{self, observation::Act};
+use serde_json::{json, value::to_raw_value};
+
+use super::Core;
+use crate::audit::{Effect, Entry, Kind};
+
+/// The kernel's address table for everyone, or for one agent.
+pub fn network(
+    policy: &Policy,
+    agent: Option<(&str, &v1::Principal)>,
+    resolvers: &[std::net::IpAddr],
+    now: jiff::Timestamp,
+) -> Vec<v1::NetworkRule> {
+    let id = agent.map_or("", |(id, _)| id);
+    let principal = agent.map(|(_, principal)| principal_of(principal));
+    guard_policy::network::compile(policy, principal.as_ref(), resolvers, now)
+        .into_iter()
+        .map(|rule| v1::NetworkRule {
+            agent_id: id.to_owned(),
+            address: rule.address.to_vec(),
+            prefix: u32::from(rule.prefix),
+            verdict: rule.verdict as u32,
+            ports: rule
+                .ports
+                .iter()
+                .map(|port| v1::PortRule {
+                    low: u32::from(port.low),
+                    high: u32::from(port.high),
+                    protocol: u32::from(port.protocol),
+                    verdict: port.verdict as u32,
+                })
+                .collect(),
+            rule: rule.rule,
+        })
+        .collect()
+}
+
+/// The principal as the policy engine takes it; an empty part is an absent one.
+pub fn principal_of(principal: &v1::Principal) -> Principal {
+    let part = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    Principal {
+        agent: part(&principal.agent),
+        session: part(&principal.session),
+        workspace: part(&principal.workspace),
+        space: part(&principal.space),
+        mode: part(&principal.mode),
+    }
+}
+
+/// A request that an agent made itself: it speaks for itself and nobody else.
+pub fn as_agent(core: &Core, agent_id: &str, mut request: Request) -> Request {
+    let subject = core.registry.subject(agent_id);
+    request.principal = subject.map(|subject| principal_of(&subject.principal)).unwrap_or_default();
+    request
+}
+
+/// The record of a request that came over gRPC.
+pub fn of_request(request: &Request, decision: &Decision, generation: u64) -> Entry {
+    let mut entry = Entry::new(Kind::Decision, Effect::None);
+    fill(&mut entry, request, decision, generation);
+    entry
+}
+
+fn fill(entry: &mut Entry, request: &Request, decision: &Decision, generation: u64) {
+    entry.principal = to_raw_value(&request.principal).ok();
+    entry.request = to_raw_value(request).ok();
+    entry.decision = to_raw_value(decision).ok();
+    entry.generation = Some(generation);
+}
+
+/// Judges one observation; `None` for what is not recorded (the exit of a process).
+pub fn judge(core: &Core, observation: v1::Observation) -> Option<Entry> {
+    let act = observation.act.clone()?;
+    let action = match &act {
+        Act::Exec(exec) => facts::exec(&path_of(&observation.exe), &words(&exec.argv)),
+        Act::Connect(connect) => facts::connect(
+            <[u8; 16]>::try_from(connect.address.as_slice()).ok()?,
+            u16::try_from(connect.port).ok().filter(|port| *port != 0),
+            u8::try_from(connect.protocol).unwrap_or(0),
+        ),
+        Act::File(change) => file_change(core, &observation.agent_id, change),
+        Act::Unix(connect) => facts::unix_connect(&String::from_utf8_lossy(&connect.path)),
+        Act::Socket(_) => Action::default(),
+        Act::Loss(loss) => return Some(lost(&observation, loss)),
+        Act::Started(started) => {
+            let agent = started.agent.clone()?;
+            core.registry.started(agent.clone());
+            let detail = json!({
+                "event": "agent started",
+                "command": String::from_utf8_lossy(&agent.argv0),
+                "worktree": String::from_utf8_lossy(&agent.worktree),
+                "uid": agent.uid,
+            });
+            return Some(lifecycle(core, &observation, Some(agent.pid)).with_detail(&detail));
+        }
+        Act::Ended(ended) => {
+            let entry = lifecycle(core, &observation, None);
+            core.registry.ended(&observation.agent_id);
+            let detail = json!({"event": "agent ended", "status": ended.status, "left": ended.left});
+            return Some(entry.with_detail(&detail));
+        }
+        Act::Exit(_) => return None,
+    };
+    Some(decided(core, &observation, &act, action))
+}
+
+/// The shim reports removals and truncations of files only where they are older than the agent, or refused.
+fn file_change(core: &Core, agent_id: &str, change: &v1::FileChange) -> Action {
+    let operation = match change.operation.as_str() {
+        "unlink" | "rmdir" => FileOperation::Remove,
+        "truncate" => FileOperation::Truncate,
+        _ => FileOperation::Change,
+    };
+    let path = path_of(&change.path);
+    if !change.inside_worktree {
+        return facts::file_change(operation, &path, Place::Outside, true);
+    }
+    let worktree = core.registry.subject(agent_id).map(|subject| path_of(&subject.worktree));
+    let relative = worktree.and_then(|worktree| path.strip_prefix(worktree).map(Path::to_owned).ok());
+    facts::file_change(operation, &relative.unwrap_or(path), Place::Worktree, true)
+}
+
+fn decided(core: &Core, observation: &v1::Observation, act: &Act, action: Action) -> Entry {
+    let subject = core.registry.subject(&observation.agent_id);
+    let principal = subject.map(|subject| principal_of(&subject.principal)).unwrap_or_default();
+    let request = Request::new(principal, action);
+    let current = core.policy.current();
+    let mut entry = entry_of(observation, Kind::Decision);
+    // What has happened already is not turned into a denial for want of an approver: it stays an ask.
+    let decision = guard_policy::decide(&current.policy, &request, &core.context(entry.at, true));
+    fill(&mut entry, &request, &decision, current.number);
+    entry.with_detail(&detail(act))
+}
+
+/// What the request has no place for.
+fn detail(act: &Act) -> serde_json::Value {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    match act {
+        Act::Exec(exec) => json!({
+            "act": "exec",
+            "argv": words(&exec.argv),
+            "truncated": exec.truncated,
+            "directory": text(&exec.directory),
+            "inode": exec.inode,
+            "device": exec.device,
+        }),
+        Act::Connect(connect) => json!({
+            "act": "connect",
+            "port": connect.port,
+            "protocol": connect.protocol,
+            "range": connect.range,
+            "kernel_rule": connect.rule,
+        }),
+        Act::File(change) => json!({
+            "act": change.operation,
+            "path": text(&change.path),
+            "other": text(&change.other),
+            "inside_worktree": change.inside_worktree,
+        }),
+        Act::Unix(connect) => json!({"act": "unix connect", "path": text(&connect.path)}),
+        Act::Socket(socket) => json!({
+            "act": "socket",
+            "family": socket.family,
+            "kind": socket.kind,
+            "protocol": socket.protocol,
+        }),
+        _ => serde_json::Value::Null,
+    }
+}
+
+fn lost(observation: &v1::Observation, loss: &v1::Loss) -> Entry {
+    let detail = json!({
+        "class": loss.class,
+        "count": loss.count,
+        "first_seq": loss.first_seq,
+        "last_seq": loss.last_seq,
+    });
+    entry_of(observation, Kind::Loss).with_detail(&detail)
+}
+
+fn lifecycle(core: &Core, observation: &v1::Observation, pid: Option<u32>) -> Entry {
+    let mut entry = entry_of(observation, Kind::Daemon);
+    let subject = core.registry.subject(&observation.agent_id);
+    entry.principal = subject.and_then(|subject| to_raw_value(&principal_of(&subject.principal)).ok());
+    entry.pid = pid.or(entry.pid);
+    entry
+}
+
+fn entry_of(observation: &v1::Observation, kind: Kind) -> Entry {
+    let filled = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    // A word that this version does not know says nothing about what happened.
+    let mut entry = Entry::new(kind, Effect::parse(&observation.effect).unwrap_or(Effect::None));
+    if let Ok(at) = jiff::Timestamp::from_nanosecond(i128::from(observation.time_ns)) {
+        entry.at = at;
+    }
+    entry.agent_id = filled(&observation.agent_id);
+    entry.mechanism = filled(&observation.mechanism);
+    entry.strength = filled(&observation.strength);
+    entry.pid = (observation.pid != 0).then_some(observation.pid);
+    entry.exe = (!observation.exe.is_empty()).then(|| String::from_utf8_lossy(&observation.exe).into_owned());
+    entry.cgroup = (observation.cgroup != 0).then_some(observation.cgroup);
+    entry.latency_us = (observation.latency_us != 0).then_some(observation.latency_us);
+    entry
+}
+
+fn words(arguments: &[Vec<u8>]) -> Vec<String> {
+    arguments.iter().map(|argument| String::from_utf8_lossy(argument).into_owned()).collect()
+}
+
+fn path_of(bytes: &[u8]) -> std::path::PathBuf {
+    Path::new(OsStr::from_bytes(bytes)).to_owned()
+}

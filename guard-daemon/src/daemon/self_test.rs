@@ -1,0 +1,170 @@
+//! Measures what this host does and puts it into one page: the kernel side's canaries, and one for each layer of a launch.
+
+use guard_common::action::ActionClass;
+
+use crate::{
+    coverage::{
+        BpfCoverage, ClassCoverage, Coverage, LayerCoverage, RangeCoverage, Refused, SelfTest, Strength,
+    },
+    enforce::{self, Cgroup, Enforcement},
+};
+
+/// What a class gets on a host where everything works, and through what. Classes that nothing sees say so.
+const CLASSES: [(ActionClass, Strength, &str); 13] = [
+    (ActionClass::FileDelete, Strength::Observed, "seccomp traps"),
+    (ActionClass::GitPush, Strength::Observed, "exec events"),
+    (ActionClass::PrCreate, Strength::Observed, "exec events"),
+    (ActionClass::PrPublish, Strength::Observed, "exec events"),
+    (ActionClass::VendorSyncWrite, Strength::NotCovered, ""),
+    (ActionClass::FileWriteOutsideWorktree, Strength::Enforced, "mount view, Landlock"),
+    (ActionClass::GitCommit, Strength::Observed, "exec events"),
+    (ActionClass::NetworkEgress, Strength::Enforced, "cgroup programs, by address"),
+    (ActionClass::SecretAccess, Strength::NotCovered, "known places are hidden"),
+    (ActionClass::PackageInstall, Strength::Observed, "exec events"),
+    (ActionClass::ProcessSpawn, Strength::Observed, "exec events"),
+    (ActionClass::WorkspaceMutation, Strength::NotCovered, ""),
+    (ActionClass::EnclosureControl, Strength::Observed, "exec events, hidden sockets"),
+];
+
+/// Runs everything that was not run yet and puts the page together.
+pub fn measure(enforcement: Option<&Enforcement>, root: &Cgroup, layers: Vec<LayerCoverage>) -> Coverage {
+    let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
+    let mut coverage = Coverage {
+        kernel,
+        cgroup2: root.path().display().to_string(),
+        landlock_abi: crate::sandbox::landlock::abi(),
+        bpf: BpfCoverage { object: object_state(enforcement), refused: Vec::new() },
+        classes: Vec::new(),
+        network: Vec::new(),
+        layers,
+        holes: holes(),
+        adapters: Vec::new(),
+        cures: Vec::new(),
+        notes: Vec::new(),
+    };
+    if let Some(enforcement) = enforcement {
+        add_kernel_side(&mut coverage, enforcement.coverage());
+    } else {
+        coverage.network.push(RangeCoverage {
+            range: "everything".to_owned(),
+            strength: Strength::NotCovered,
+            self_test: None,
+        });
+        coverage
+            .cures
+            .push("build with BPF programs (cargo xtask build) and start guardd as root".to_owned());
+    }
+    add_classes(&mut coverage, enforcement.is_some());
+    coverage
+}
+
+fn object_state(enforcement: Option<&Enforcement>) -> String {
+    match (enforce::object(), enforcement) {
+        (None, _) => "built without BPF programs",
+        (Some(_), None) => "built in, not loaded",
+        (Some(_), Some(_)) => "loaded",
+    }
+    .to_owned()
+}
+
+fn add_kernel_side(coverage: &mut Coverage, found: &enforce::Coverage) {
+    coverage.bpf.refused = found
+        .refused
+        .iter()
+        .map(|refused| Refused { r#type: refused.kind.to_owned(), errno: errno_name(refused.errno) })
+        .collect();
+    for range in &found.ranges {
+        coverage.network.push(RangeCoverage {
+            range: format!("{} {}", range.class.as_str(), range.range),
+            strength: strength(range.strength),
+            self_test: Some(self_test(&range.self_test)),
+        });
+    }
+    for mechanism in &found.mechanisms {
+        // Of several forms the one that failed is the one to show.
+        let shown = mechanism
+            .self_tests
+            .iter()
+            .find(|test| test.expected != test.got)
+            .or_else(|| mechanism.self_tests.first());
+        coverage.layers.push(LayerCoverage {
+            layer: mechanism.mechanism.to_owned(),
+            strength: strength(mechanism.strength),
+            self_test: shown.map(self_test),
+        });
+    }
+    coverage.notes.extend(found.notes.iter().cloned());
+}
+
+/// A class is as strong as the weakest of what carries it.
+fn add_classes(coverage: &mut Coverage, programs: bool) {
+    let of = |names: &[&str]| {
+        coverage
+            .layers
+            .iter()
+            .filter(|layer| names.iter().any(|name| layer.layer.starts_with(name)))
+            .map(|layer| (layer.strength, layer.self_test.clone()))
+            .min_by_key(|(strength, _)| *strength)
+    };
+    let mut classes = Vec::new();
+    for (class, best, mechanism) in CLASSES {
+        let measured = match class {
+            ActionClass::NetworkEgress => of(&["cgroup"]),
+            ActionClass::FileWriteOutsideWorktree => of(&["mount view", "Landlock"]),
+            ActionClass::FileDelete => of(&["seccomp"]).map(|(strength, _)| (strength, None)),
+            _ if programs => Some((best, None)),
+            _ => None,
+        };
+        let (found, test) = measured.unwrap_or((Strength::NotCovered, None));
+        classes.push(ClassCoverage {
+            class: class.as_str().to_owned(),
+            strength: best.min(found),
+            mechanism: mechanism.to_owned(),
+            self_test: test,
+        });
+    }
+    coverage.classes = classes;
+}
+
+/// What passes although one might think otherwise.
+fn holes() -> Vec<String> {
+    let mut holes: Vec<String> = crate::core::resolvers()
+        .into_iter()
+        .map(|address| {
+            format!(
+                "resolver {address}: port 53, UDP and TCP, unless the policy says \"resolvers\": \"deny\""
+            )
+        })
+        .collect();
+    holes.extend(
+        [
+            "nothing is held yet: an act whose decision is an ask is done and recorded as observed",
+            "rules that name hosts by name do not bind the kernel, which sees addresses",
+            "writes and removals inside the worktree are the agent's own; only removals of files older than it are recorded",
+            "reads are not recorded; what must not be read is hidden",
+        ]
+        .map(str::to_owned),
+    );
+    holes
+}
+
+fn strength(found: enforce::Strength) -> Strength {
+    match found {
+        enforce::Strength::NotCovered => Strength::NotCovered,
+        enforce::Strength::Observed => Strength::Observed,
+        enforce::Strength::Enforced => Strength::Enforced,
+    }
+}
+
+fn self_test(found: &enforce::SelfTest) -> SelfTest {
+    SelfTest {
+        did: found.did.clone(),
+        expected: found.expected.clone(),
+        got: found.got.clone(),
+        ms: found.ms,
+    }
+}
+
+fn errno_name(errno: i32) -> String {
+    std::io::Error::from_raw_os_error(errno).to_string()
+}
