@@ -1,3 +1,49 @@
-//! End-to-end tests of guard.
+//! What the end-to-end tests and the demonstration share: a [`world`] to reach for, a [`host`] with guard running on it.
+//!
+//! Nothing leaves the machine: every address that an agent tries exists only in a network namespace that [`world::World`] makes.
 
 pub mod fence;
+pub mod host;
+pub mod world;
+
+use std::{
+    path::PathBuf,
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+/// The directory of the programs of this build.
+#[must_use]
+pub fn programs() -> PathBuf {
+    let me = std::env::current_exe().unwrap_or_default();
+    let directory = me.parent().map(PathBuf::from).unwrap_or_default();
+    // Tests lie one level below the programs.
+    if directory.ends_with("deps") {
+        directory.parent().map(PathBuf::from).unwrap_or_default()
+    } else {
+        directory
+    }
+}
+
+/// A name that no other test on this machine has now.
+#[must_use]
+pub fn unique(prefix: &str) -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("{prefix}{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Whether host tests are to be skipped on this machine; says so loudly. Without root and without leave to skip, the test fails.
+///
+/// # Panics
+/// If this is not root and nobody allowed to skip.
+#[must_use]
+pub fn skip_host() -> bool {
+    if rustix::process::geteuid().is_root() {
+        return false;
+    }
+    assert!(
+        std::env::var_os("GUARD_SKIP_HOST").is_some(),
+        "this test needs root; set GUARD_SKIP_HOST=1 to skip the host tier"
+    );
+    eprintln!("SKIPPED: this test needs root, and GUARD_SKIP_HOST is set");
+    true
+}

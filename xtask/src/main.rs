@@ -1,6 +1,7 @@
 //! Builds, tests and demonstrates guard; see `cargo xtask --help`. One file a task.
 
 mod bpf;
+mod demo;
 mod setup;
 mod test;
 mod trace;
@@ -17,6 +18,8 @@ enum Task {
     Setup(setup::Arguments),
     /// Build the BPF programs, then everything else; the daemon embeds the programs
     Build(bpf::Arguments),
+    /// Show what guard does to an agent that does as it likes; needs root
+    Demo,
     /// Run the tests; installs what they need
     Test(test::Arguments),
     /// Compare the requirements that the docs claim with those that tests name
@@ -29,6 +32,7 @@ fn main() -> Result<()> {
     match Task::parse() {
         Task::Setup(arguments) => setup::run(&arguments),
         Task::Build(arguments) => bpf::run(&arguments),
+        Task::Demo => demo::run(),
         Task::Test(arguments) => test::run(&arguments),
         Task::Trace => trace::run(),
         Task::Vm(arguments) => vm::run(&arguments),
