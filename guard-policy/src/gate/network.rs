@@ -1,6 +1,6 @@
 //! The first gate: ranges of addresses that nobody reaches, whatever the rules say.
 
-use guard_common::address::{Address, unfold};
+use guard_common::address::{Address, class_of, unfold};
 
 use super::Finding;
 use crate::decide::Context;
@@ -18,9 +18,14 @@ pub(crate) fn judge(policy: &NetworkPolicy, request: &Request, context: &Context
     let holes = policy.open(context.resolvers());
     let action = &request.action;
     for written in &addresses {
-        for address in unfold(written).iter() {
+        let candidates = unfold(written);
+        let refused = candidates.iter().filter_map(|address| {
             let place = Network { address: *address, prefix: 128 };
-            let Some(range) = policy.refuses(&place, action.port, action.transport, &holes) else { continue };
+            let range = policy.refuses(&place, action.port, action.transport, &holes)?;
+            Some((class_of(address), range))
+        });
+        // Of several meanings the worst is named.
+        if let Some((_, range)) = refused.max_by_key(|(class, _)| *class) {
             let reason = format!("{} is in the refused range {range}", display(written));
             let denied = Refusal {
                 rule: format!("network:{range}"),

@@ -69,7 +69,11 @@ impl<'r> View<'r> {
                 other => other.clone(),
             };
             let resolved = request.resolved.get(host.raw()).into_iter().flatten();
-            (target, resolved.map(|address| Target::Address(bytes(*address))).collect())
+            let meant = resolved.flat_map(|address| {
+                let candidates = unfold(&bytes(*address));
+                candidates.addresses.into_iter().take(candidates.len).map(Target::Address)
+            });
+            (target, meant.collect())
         };
         let hosts = request.action.hosts.as_ref().map(|hosts| hosts.iter().map(target).collect());
         Self { action: &request.action, request, hosts }

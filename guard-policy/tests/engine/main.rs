@@ -10,7 +10,8 @@ mod kernel_table;
 mod model;
 mod naive;
 mod properties;
-
+mod reader;
+mod reports;
 mod resolution;
 mod strategy;
 
