@@ -16,6 +16,13 @@ use crate::scope::Actor;
 #[inline(always)]
 pub(crate) fn header(kind: Kind, actor: &Actor) -> Header {
     let ids = bpf_get_current_pid_tgid();
+    Header { pid: (ids >> 32) as u32, tid: ids as u32, ..header_without_task(kind, actor) }
+}
+
+/// The start of a record about a packet. It may be sent by a timer or on behalf of somebody else, so the task that
+/// runs is no witness, and kernels such as 6.1 do not let a packet program ask for it.
+#[inline(always)]
+pub(crate) fn header_without_task(kind: Kind, actor: &Actor) -> Header {
     // SAFETY: these helpers take no pointers.
     let (cpu, boot_ns) = unsafe { (bpf_get_smp_processor_id(), bpf_ktime_get_boot_ns()) };
     Header {
@@ -25,8 +32,8 @@ pub(crate) fn header(kind: Kind, actor: &Actor) -> Header {
         boot_ns,
         cgroup: actor.cgroup,
         agent: actor.agent.number,
-        pid: (ids >> 32) as u32,
-        tid: ids as u32,
+        pid: 0,
+        tid: 0,
         parent: 0,
     }
 }

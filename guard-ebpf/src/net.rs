@@ -107,11 +107,7 @@ fn report(
         (true, false) => Kind::Denied,
         (true, true) => Kind::Dropped,
     };
-    let mut header = emit::header(kind, actor);
-    if packet {
-        // A packet may be sent by a timer or on behalf of somebody else; the task that runs is no witness.
-        (header.pid, header.tid) = (0, 0);
-    }
+    let header = if packet { emit::header_without_task(kind, actor) } else { emit::header(kind, actor) };
     let record = Connect {
         header,
         address: *address,
