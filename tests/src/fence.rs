@@ -51,6 +51,15 @@ impl House {
     /// When the host lacks what the tests need.
     #[must_use]
     pub fn new() -> Self {
+        Self::without(None)
+    }
+
+    /// A house on a kernel that lacks this system call.
+    ///
+    /// # Panics
+    /// As [`House::new`].
+    #[must_use]
+    pub fn without(call: Option<libc::c_long>) -> Self {
         // Not below /tmp, which every agent has for itself, so that what lies outside the worktree can be seen by it.
         let root =
             tempfile::Builder::new().prefix("guard-test-").tempdir_in("/opt").expect("a directory in /opt");
@@ -68,6 +77,7 @@ impl House {
         fs::create_dir(&cgroup).expect("a cgroup");
         let mut server = Command::new(program("play-launch"))
             .arg("serve")
+            .envs(call.map(|call| ("PLAY_WITHOUT", call.to_string())))
             .args([root.path().join("run"), cgroup.clone(), program("guard-shim")])
             .stdout(Stdio::piped())
             .spawn()
@@ -87,6 +97,28 @@ impl House {
     #[must_use]
     pub fn outside(&self) -> PathBuf {
         self.root.path().join("outside")
+    }
+
+    /// Ends who plays guardd, as a crash does.
+    ///
+    /// # Panics
+    /// When it cannot be ended.
+    pub fn kill_guardd(&mut self) {
+        self.server.kill().expect("killed");
+        self.server.wait().expect("reaped");
+    }
+
+    /// Where shims wait for a guardd that comes back.
+    #[must_use]
+    pub fn shim_socket(&self, ticket: &str) -> PathBuf {
+        self.root.path().join("run").join(format!("{ticket}.sock"))
+    }
+
+    /// Cgroups of the agents that are there.
+    #[must_use]
+    pub fn agents(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(&self.cgroup).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
     }
 
     #[must_use]
@@ -145,7 +177,7 @@ pub struct LaunchOf<'a> {
     pub sandbox: Sandbox,
     pub uid: u32,
     input: Option<Vec<u8>>,
-    ticket: Option<String>,
+    pub ticket: Option<String>,
 }
 
 impl LaunchOf<'_> {

@@ -47,3 +47,4 @@ pub fn skip_host() -> bool {
     eprintln!("SKIPPED: this test needs root, and GUARD_SKIP_HOST is set");
     true
 }
+pub mod terminal;

@@ -229,6 +229,7 @@ pub fn spawn_shim(program: &Path, launch: Launch) -> Result<Shim, LaunchError> {
         gid: launch.caller.gid,
         groups: launch.caller.groups,
         terminal: launch.caller.terminal,
+        pid: launch.caller.pid,
     };
     let Descriptors { stdio, worktree, directory, network } = &launch.descriptors;
     let descriptors: [BorrowedFd<'_>; 10] = [

@@ -54,6 +54,8 @@ pub struct Setup {
     pub groups: Vec<u32>,
     #[prost(message, optional, tag = "4")]
     pub terminal: Option<TerminalState>,
+    #[prost(uint32, tag = "5")]
+    pub pid: u32,
 }
 
 /// shim → guardctl. The terminal's master side comes beside `started`.

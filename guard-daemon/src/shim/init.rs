@@ -11,11 +11,13 @@ use rustix::{
     event::{PollFd, PollFlags, poll},
     fs::{Mode, OFlags},
     net::{AddressFamily, SendFlags, SocketFlags, SocketType, socketpair},
+    process::{WaitId, WaitIdOptions},
     pty::OpenptFlags,
 };
 
 use super::{
     Layer, ShimError,
+    caller::Manner,
     setup::{Prepared, writable_files},
 };
 use crate::{
@@ -93,6 +95,8 @@ pub(super) fn start(prepared: Prepared<'_>) -> Result<Agent, ShimError> {
             })
         }
         Some(InitEvent::Failed(Failed { code, message })) => {
+            // It ends by itself; the cgroup must be empty before the caller hears of it.
+            let _ = rustix::process::waitid(WaitId::PidFd(process.as_fd()), WaitIdOptions::EXITED);
             let layer =
                 [Layer::View, Layer::Landlock, Layer::Seccomp].into_iter().find(|layer| layer.name() == code);
             Err(match layer {
@@ -215,7 +219,13 @@ fn fence_and_run(mut prepared: Prepared<'_>, control: &OwnedFd) -> Result<Never,
     let foreground = terminal.is_some();
     // Their descriptors are closed already.
     std::mem::forget((root, terminal, listener));
-    run(&prepared.argv, &prepared.environment, foreground, control)
+    let command = Command {
+        argv: &prepared.argv,
+        environment: &prepared.environment,
+        manner: &prepared.manner,
+        foreground,
+    };
+    run(&command, control)
 }
 
 /// The agent's own terminal: it looks like the caller's, and leads to nobody else's session.
@@ -242,13 +252,17 @@ fn enter(directory: &Path) -> rustix::io::Result<()> {
     rustix::process::chdir(directory)
 }
 
-/// Starts the command and stays until it has ended. The descriptors are 0–2 and `control`.
-fn run(
-    argv: &[CString],
-    environment: &[CString],
+/// What the init starts.
+struct Command<'a> {
+    argv: &'a [CString],
+    environment: &'a [CString],
+    manner: &'a Manner,
+    /// The standard descriptors lead to the agent's terminal, and the command gets it first.
     foreground: bool,
-    control: BorrowedFd<'_>,
-) -> Result<Never, ShimError> {
+}
+
+/// Starts the command and stays until it has ended. The descriptors are 0–2 and `control`.
+fn run(what: &Command<'_>, control: BorrowedFd<'_>) -> Result<Never, ShimError> {
     let all = signals(libc::SIG_BLOCK)?;
     // SAFETY: `all` is an initialised set.
     let children = unsafe { libc::signalfd(-1, &raw const all, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
@@ -263,14 +277,14 @@ fn run(
         -1 => {
             return Err(ShimError::Step { step: "starting the command", source: io::Error::last_os_error() });
         }
-        0 => become_command(argv, environment, foreground),
+        0 => become_command(what),
         _ => {}
     }
     // In both processes, so that neither can be too late; the child may have executed already.
     // SAFETY: no memory is involved.
     unsafe { libc::setpgid(command, command) };
     // The init must not keep a pipe open that the command has closed.
-    if !foreground
+    if !what.foreground
         && let Ok(null) = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
     {
         for number in 0..3 {
@@ -336,7 +350,8 @@ fn others() -> u32 {
     u32::try_from(processes.saturating_sub(1)).unwrap_or(u32::MAX)
 }
 
-fn become_command(argv: &[CString], environment: &[CString], foreground: bool) -> ! {
+fn become_command(what: &Command<'_>) -> ! {
+    let Command { argv, environment, manner, foreground } = *what;
     // SAFETY: this process has one thread and is about to execute; every call takes plain numbers.
     unsafe {
         libc::setpgid(0, 0);
@@ -344,10 +359,8 @@ fn become_command(argv: &[CString], environment: &[CString], foreground: bool) -
             // From the background this would stop the process, but the signals are blocked still.
             (0..3).any(|stream| libc::tcsetpgrp(stream, libc::getpgrp()) == 0);
         }
-        for signal in 1..=64 {
-            libc::signal(signal, libc::SIG_DFL);
-        }
     }
+    manner.take_on();
     if signals(libc::SIG_UNBLOCK).is_err() {
         exit(126);
     }

@@ -3,10 +3,12 @@
 //! - [`setup`] reads what guardd handed over and opens what the view needs, in the host's namespaces.
 //! - [`init`] is the agent's first process: it builds the fence around itself, starts the command, reaps, ends.
 //! - [`serve`] is the shim's life afterwards: messages between guardctl, guardd and the init.
+//! - [`caller`] is what else a command has from who called it.
 //! - [`listener`] answers trapped calls on a thread of its own; [`report`] carries what it saw to guardd.
 //!
 //! Plain threads and few of them: every agent pays for this process.
 
+mod caller;
 mod init;
 mod listener;
 mod report;

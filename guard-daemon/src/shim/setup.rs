@@ -18,7 +18,7 @@ use rustix::{
     net::AddressFamily,
 };
 
-use super::{Layer, ShimError};
+use super::{Layer, ShimError, caller::Manner};
 use crate::{
     launch::{
         Descriptors,
@@ -56,6 +56,7 @@ pub(super) struct Prepared<'a> {
     /// Which standard descriptors become the agent's own terminal.
     pub(super) terminals: [bool; 3],
     pub(super) terminal: TerminalState,
+    pub(super) manner: Manner,
     /// What this launch goes without.
     pub(super) warnings: Vec<String>,
 }
@@ -138,6 +139,7 @@ pub(super) fn prepare<'a>(
         directory,
         terminals,
         terminal: setup.terminal.clone().unwrap_or_default(),
+        manner: Manner::of(setup.pid),
         warnings: without
             .iter()
             .map(|(layer, why)| {

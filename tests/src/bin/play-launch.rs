@@ -2,6 +2,7 @@
 //!
 //! `play-launch serve RUN-DIR CGROUP SHIM` takes tickets on RUN-DIR/launch.sock; the sandbox of a ticket lies in
 //! RUN-DIR/TICKET.sandbox, and what the shim reports is written to RUN-DIR/TICKET.reports.
+//! PLAY_WITHOUT names the number of a system call that this kernel shall lack.
 //! `play-launch run RUN-DIR TICKET WORKTREE` redeems one and ends as the command ended.
 
 use std::{
@@ -20,6 +21,7 @@ use anyhow::{Context as _, bail};
 use guard_daemon::launch::{self, Descriptors, Launch, Report, client};
 use guard_proto::v1::{Sandbox, observation::Act};
 use prost::Message as _;
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
@@ -61,6 +63,9 @@ fn run(run_dir: &Path, ticket: &Path, worktree: &Path) -> anyhow::Result<ExitCod
 }
 
 fn serve(run_dir: &Path, cgroup: &Path, shim: &Path) -> anyhow::Result<ExitCode> {
+    if let Some(call) = std::env::var_os("PLAY_WITHOUT") {
+        refuse(call.to_string_lossy().parse()?)?;
+    }
     let path = run_dir.join("launch.sock");
     let socket = launch::listen(&path)?;
     fs::set_permissions(&path, fs::Permissions::from_mode(0o666))?;
@@ -75,6 +80,14 @@ fn serve(run_dir: &Path, cgroup: &Path, shim: &Path) -> anyhow::Result<ExitCode>
             }
         });
     }
+}
+
+/// From here on this system call fails with EOPNOTSUPP, as on a kernel that lacks it.
+fn refuse(call: i64) -> anyhow::Result<()> {
+    let rules = [(call, Vec::new())].into();
+    let errno = SeccompAction::Errno(libc::EOPNOTSUPP.unsigned_abs());
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, errno, std::env::consts::ARCH.try_into()?)?;
+    Ok(seccompiler::apply_filter(&BpfProgram::try_from(filter)?)?)
 }
 
 fn one(run_dir: &Path, cgroup: &Path, shim: &Path, connection: OwnedFd) -> anyhow::Result<()> {
