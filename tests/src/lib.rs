@@ -4,6 +4,7 @@
 
 pub mod fence;
 pub mod host;
+pub mod terminal;
 pub mod world;
 
 use std::{
@@ -47,4 +48,3 @@ pub fn skip_host() -> bool {
     eprintln!("SKIPPED: this test needs root, and GUARD_SKIP_HOST is set");
     true
 }
-pub mod terminal;
