@@ -165,6 +165,7 @@ impl Host {
     pub fn guardctl(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(crate::programs().join("guardctl"));
         self.guardctl_into(&mut command, arguments);
+        command.current_dir(self.worktree());
         command
     }
 

@@ -20,7 +20,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
     coverage::Coverage,
-    enforce::{self, Cgroup, CgroupError, Enforcement, Hierarchy},
+    enforce::{self, Cgroup, CgroupError, CgroupId, Enforcement, Hierarchy},
     settings::{Options, Settings, SettingsError},
 };
 
@@ -135,11 +135,13 @@ fn start(arguments: &Arguments) -> Result<(), StartError> {
     };
     // Before the runtime's threads: capabilities belong to threads. The canary launch then shows that the rest suffices.
     privilege::drop_rest()?;
-    layers.push(trial::view(&root, &core_process::beside("guard-shim")?));
+    let mut canary = None;
+    layers.push(trial::view(&root, &core_process::beside("guard-shim")?, &mut canary));
     let mut coverage = self_test::measure(enforcement.as_ref(), &root, layers);
     coverage.cures.extend(sockets.warnings.iter().cloned());
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    runtime.block_on(serve(arguments, &settings, identity, sockets, root, enforcement, coverage))
+    let host = Host { root, enforcement, coverage, canary };
+    runtime.block_on(serve(arguments, &settings, identity, sockets, host))
 }
 
 /// Opens or makes the cgroup that holds all agents.
@@ -154,6 +156,15 @@ pub type SharedEnforcement = Arc<Mutex<Enforcement>>;
 /// Takes the kernel side; a thread that panicked with it left the kernel's tables whole.
 pub(crate) fn lock(enforcement: &SharedEnforcement) -> std::sync::MutexGuard<'_, Enforcement> {
     enforcement.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// This host as the start found it.
+struct Host {
+    root: Cgroup,
+    enforcement: Option<Enforcement>,
+    coverage: Coverage,
+    /// Where the canary launch ran.
+    canary: Option<CgroupId>,
 }
 
 /// What the tasks of guardd share.
@@ -220,17 +231,19 @@ async fn serve(
     settings: &Settings,
     identity: CoreIdentity,
     sockets: Sockets,
-    root: Cgroup,
-    mut enforcement: Option<Enforcement>,
-    coverage: Coverage,
+    host: Host,
 ) -> Result<(), StartError> {
+    let Host { root, mut enforcement, coverage, canary } = host;
     let Sockets { core: listeners, launch, .. } = sockets;
     let outbox = Arc::new(Outbox::default());
     let shim = core_process::beside("guard-shim")?;
     if let Some(mut events) = enforcement.as_mut().and_then(Enforcement::take_events) {
         let outbox = Arc::clone(&outbox);
         tokio::spawn(async move {
-            while let Some(observations) = events.recv().await {
+            // What the canary did is in the coverage, not in the record.
+            let canary = canary.map(|id| id.0);
+            while let Some(mut observations) = events.recv().await {
+                observations.retain(|observation| Some(observation.cgroup) != canary);
                 outbox.observe(observations);
             }
         });

@@ -17,7 +17,7 @@ use rustix::{
 
 use crate::{
     coverage::{LayerCoverage, SelfTest, Strength},
-    enforce::Cgroup,
+    enforce::{Cgroup, CgroupId},
     launch::{
         self, Caller, Descriptors, Launch, Report,
         wire::{self, ClientEvent, ToClient},
@@ -73,10 +73,10 @@ pub fn layers() -> Vec<LayerCoverage> {
 }
 
 /// Launches an agent that changes the mode of its own file outside the worktree. Landlock does not stop that and the filter
-/// does not know paths: the mount view alone refuses.
-pub fn view(root: &Cgroup, shim: &Path) -> LayerCoverage {
+/// does not know paths: the mount view alone refuses. `cgroup` gets the id of the cgroup that the canary ran in.
+pub fn view(root: &Cgroup, shim: &Path, cgroup: &mut Option<CgroupId>) -> LayerCoverage {
     let since = Instant::now();
-    let got = match try_view(root, shim) {
+    let got = match try_view(root, shim, cgroup) {
         Ok(got) => got,
         Err(error) => format!("{error:#}"),
     };
@@ -91,7 +91,7 @@ pub fn view(root: &Cgroup, shim: &Path) -> LayerCoverage {
     LayerCoverage { layer: "mount view".to_owned(), strength, self_test: Some(self_test) }
 }
 
-fn try_view(root: &Cgroup, shim: &Path) -> anyhow::Result<String> {
+fn try_view(root: &Cgroup, shim: &Path, cgroup: &mut Option<CgroupId>) -> anyhow::Result<String> {
     use std::os::unix::{fs::chown, process::CommandExt};
 
     let place = Place::new()?;
@@ -109,7 +109,7 @@ fn try_view(root: &Cgroup, shim: &Path) -> anyhow::Result<String> {
         return Ok("refused even without the view".to_owned());
     }
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600))?;
-    let ran = launch_canary(root, shim, &place.0, &worktree, &command)?;
+    let ran = launch_canary(root, shim, &place.0, &worktree, &command, cgroup)?;
     Ok(match (ran, mode()?) {
         (Err(why), _) => why,
         (Ok(_), 0o604) => "done".to_owned(),
@@ -125,11 +125,13 @@ fn launch_canary(
     place: &Path,
     worktree: &Path,
     command: &[String],
+    id: &mut Option<CgroupId>,
 ) -> anyhow::Result<Result<u32, String>> {
     use std::os::unix::ffi::OsStrExt;
 
     let cgroup = root.child(CANARY)?;
     let main = cgroup.child("main")?;
+    *id = Some(main.id());
     let open = |path: &Path, flags: OFlags| rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty());
     let null = || open(Path::new("/dev/null"), OFlags::RDWR);
     let (ours, theirs) =
