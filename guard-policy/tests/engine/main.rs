@@ -6,6 +6,7 @@
 //! - `strategy`: small worlds in which rules meet requests often;
 //! - the rest: tests.
 
+mod format;
 mod kernel_table;
 mod model;
 mod naive;
