@@ -2,6 +2,7 @@
 
 mod bpf;
 mod demo;
+mod fresh;
 mod setup;
 mod test;
 mod trace;
@@ -26,6 +27,8 @@ enum Task {
     Trace,
     /// Boot Debian's 6.1 kernel under emulation and run the host tier in it
     Vm(vm::Arguments),
+    /// Run both commands of the README on a bare Debian 12, twice each, and say how long they took
+    Fresh(fresh::Arguments),
 }
 
 fn main() -> Result<()> {
@@ -36,5 +39,6 @@ fn main() -> Result<()> {
         Task::Test(arguments) => test::run(&arguments),
         Task::Trace => trace::run(),
         Task::Vm(arguments) => vm::run(&arguments),
+        Task::Fresh(arguments) => fresh::run(&arguments),
     }
 }

@@ -16,6 +16,8 @@ pub(crate) enum Need {
     Host,
     /// Boot kernels
     Vm,
+    /// Make a bare Debian system
+    Fresh,
 }
 
 /// For which tasks.
@@ -40,6 +42,8 @@ const HOST: [(&str, &str); 8] = [
 
 /// Packages that have no program of their own to look for, by a file that they bring.
 const HOST_FILES: [(&str, &str); 1] = [("/usr/lib/python3/dist-packages/wheel", "python3-wheel")];
+
+const FRESH: [(&str, &str); 1] = [("debootstrap", "debootstrap")];
 
 const VM: [(&str, &str); 2] = [("qemu-system-x86_64", "qemu-system-x86"), ("busybox", "busybox-static")];
 
@@ -79,6 +83,7 @@ pub(crate) fn ensure(need: Need) -> Result<()> {
             }
             install(&packages)
         }
+        Need::Fresh => install(&programs(&FRESH)),
     }
 }
 
