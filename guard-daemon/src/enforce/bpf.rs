@@ -11,6 +11,7 @@ use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use aya::maps::{Map, MapData, MapInfo};
 use aya::programs::cgroup_skb::CgroupSkbAttachType;
@@ -25,6 +26,9 @@ use super::cgroup::{Cgroup, CgroupError, Hierarchy, mounts_of_type};
 
 /// Counts up when the meaning of a map's bytes changes; part of the pin path.
 const LAYOUT: &str = "v1";
+
+/// How long the kernel may take to do away with a program that was replaced.
+const SETTLE: Duration = Duration::from_secs(2);
 
 /// Maps that outlive this process.
 const PINNED_MAPS: [&str; 6] = ["NETWORK", "CONFIG", "AGENTS", "EVENTS", "DENIALS", "COUNTERS"];
@@ -254,7 +258,7 @@ pub(crate) fn load(plan: &Plan<'_>, hierarchy: &Hierarchy, root: &Cgroup) -> Res
     for entry in &PROGRAMS {
         if let Attach::Cgroup(hook, kind) = entry.attach {
             let expected = usize::from(plan.hooks.contains(&hook));
-            let count = count_attached(root, kind, entry.name)?;
+            let count = settled_count(root, kind, entry.name, expected)?;
             if count != expected {
                 let path = root.path().to_path_buf();
                 return Err(LoadError::Attached { program: entry.name, count, path });
@@ -511,6 +515,19 @@ fn replace_link(link: FdLink, pin: &Path) -> Result<()> {
     link.pin(&new).map_err(|error| pin_error("make", &new)(io::Error::other(error)))?;
     remove_pin(pin)?;
     fs::rename(&new, pin).map_err(pin_error("put in place", pin))
+}
+
+/// [`count_attached`], once the kernel has done away with what was replaced: it frees a link some time after its
+/// last pin and descriptor are gone. Too few programs do not become more, so only too many are waited for.
+fn settled_count(root: &Cgroup, attach_type: u32, name: &str, expected: usize) -> Result<usize> {
+    let deadline = Instant::now() + SETTLE;
+    loop {
+        let count = count_attached(root, attach_type, name)?;
+        if count <= expected || Instant::now() >= deadline {
+            return Ok(count);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// How many programs of this name are attached to the group itself. `BPF_PROG_ATTACH` has been seen to add where
