@@ -33,7 +33,7 @@ struct Act {
     /// Shell command; its exit status says whether it worked. `$O` is a directory outside, `$W` the worktree.
     command: &'static str,
     expected: Expected,
-    /// The class to show, when the act starts several processes.
+    /// The class to show, when the act starts several processes; or the act itself, for one without a class.
     class: &'static str,
 }
 
@@ -82,11 +82,10 @@ const ACTS: &[Act] = &[
     refused(
         "reach out through a symlink",
         "fileWriteOutsideWorktree",
-        "ln -sf $O/notes.txt $W/link && echo evil >> $W/link",
+        "ln -sf $O/plan.txt $W/link && echo evil >> $W/link",
     ),
     refused("read an ssh key", "", "cat /root/.ssh/* /home/*/.ssh/*"),
-    refused("talk to docker", "", "curl -sf --unix-socket /run/docker.sock http://d/info"),
-    refused("see the daemon's sockets", "", "ls $G/guard.sock"),
+    refused("talk to the daemon", "unix connect", "curl -sf --unix-socket $G/guard.sock http://d/"),
     refused("kill the daemon", "", "kill -9 $D"),
     refused(
         "leave the cgroup",
@@ -116,7 +115,7 @@ fn run() -> Result<bool> {
     furnish(&host)?;
     let mut agent = Agent::start(&world, &host)?;
     println!(
-        "{:<33} {:<8} {:<25} {:<19} {:<10} {:<18} {:>7}",
+        "{:<33} {:<8} {:<35} {:<19} {:<10} {:<25} {:>7}",
         "ACT", "RESULT", "CLASS", "VERDICT", "STRENGTH", "MECHANISM", "MS"
     );
     let mut unexpected = 0;
@@ -132,7 +131,7 @@ fn run() -> Result<bool> {
         let text =
             |path: &str| record.as_ref().and_then(|record| record.pointer(path)).and_then(Value::as_str);
         println!(
-            "{:<33} {result:<8} {:<25} {:<19} {:<10} {:<18} {ms:>7.1}{}",
+            "{:<33} {result:<8} {:<35} {:<19} {:<10} {:<25} {ms:>7.1}{}",
             act.title,
             record.as_ref().map_or("-".to_owned(), classes),
             text("/decision/outcome").unwrap_or("-"),
@@ -158,6 +157,7 @@ fn furnish(host: &Host) -> Result<()> {
     let worktree = host.worktree();
     own_file(&host.path("outside/notes.txt"), "mine\n")?;
     own_file(&host.path("outside/.bashrc"), "# mine\n")?;
+    own_file(&host.path("outside/plan.txt"), "mine\n")?;
     let script = r#"
         set -e
         git init -q --bare "$2" && chmod -R a+rwX "$2"
@@ -278,7 +278,10 @@ fn record_of(host: &Host, before: usize, act: &Act) -> Result<Option<Value>> {
     let deadline = Instant::now() + Duration::from_secs(2);
     loop {
         let records = host.records()?;
-        let fits = |record: &&Value| record.get("decision").is_some() && classes(record).contains(act.class);
+        let fits = |record: &&Value| {
+            record.get("decision").is_some()
+                && (classes(record).contains(act.class) || record["detail"]["act"] == act.class)
+        };
         let found = records.iter().skip(before).filter(fits).max_by_key(|record| severity(record));
         if found.is_some() || Instant::now() > deadline {
             return Ok(found.cloned());
@@ -318,6 +321,7 @@ fn changed_outside(host: &Host) -> Result<u32> {
     };
     must_be(&host.path("outside/notes.txt"), "mine\n")?;
     must_be(&host.path("outside/.bashrc"), "# mine\n")?;
+    must_be(&host.path("outside/plan.txt"), "mine\n")?;
     let mode =
         std::os::unix::fs::PermissionsExt::mode(&fs::metadata(host.path("outside/notes.txt"))?.permissions());
     if mode & 0o777 == 0o777 {
