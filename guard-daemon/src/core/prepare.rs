@@ -2,7 +2,10 @@
 
 use std::{
     ffi::{OsStr, OsString},
-    os::unix::ffi::{OsStrExt, OsStringExt},
+    os::unix::{
+        ffi::{OsStrExt, OsStringExt},
+        fs::MetadataExt,
+    },
     path::{Path, PathBuf},
 };
 
@@ -118,7 +121,11 @@ pub fn prepare(core: &Core, peer: &Peer, request: v1::PrepareRequest) -> Result<
 }
 
 fn sandbox(core: &Core, peer: &Peer, request: &v1::PrepareRequest) -> Result<v1::Sandbox, PrepareError> {
-    let home = user_with(peer.uid).map_or_else(|| PathBuf::from("/nonexistent"), |user| user.home);
+    // A root caller becomes the worktree's owner, unless it says otherwise; so the profiles are about that home.
+    let owner =
+        std::fs::metadata(Path::new(OsStr::from_bytes(&request.worktree))).map(|metadata| metadata.uid());
+    let uid = if peer.uid == 0 && !request.as_root { owner.unwrap_or(0) } else { peer.uid };
+    let home = user_with(uid).map_or_else(|| PathBuf::from("/nonexistent"), |user| user.home);
     let names: Vec<&str> = request.profiles.iter().map(String::as_str).collect();
     let profile = profiles::resolve(&names, &home)?;
     let keep: Vec<&str> = request
@@ -145,7 +152,7 @@ fn sandbox(core: &Core, peer: &Peer, request: &v1::PrepareRequest) -> Result<v1:
         directory: request.directory.clone(),
         read_write: bytes(&profile.read_write, &request.read_write),
         read_only: bytes(&profile.read_only, &request.read_only),
-        hide: bytes(&[own.as_slice(), &profile.hide].concat(), &request.hide),
+        hide: bytes(&own, &request.hide),
         as_root: request.as_root,
         allow_setuid: request.allow_setuid,
         degraded: request.degraded,

@@ -2,12 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-/// What one tool needs. Paths are relative to the home directory unless absolute; a path that does not exist is skipped at launch.
+/// What one tool needs. The secrets among it are hidden by [`super::view`] for every agent, and open with `--ro`. Paths are relative to the home directory unless absolute; a path that does not exist is skipped at launch.
 struct Preset {
     name: &'static str,
     read_write: &'static [&'static str],
     read_only: &'static [&'static str],
-    hide: &'static [&'static str],
     environment: &'static [&'static str],
 }
 
@@ -22,7 +21,6 @@ const PRESETS: &[Preset] = &[
             ".local/share/claude",
         ],
         read_only: &[".gitconfig", ".config/git"],
-        hide: &[],
         environment: &[
             "ANTHROPIC_API_KEY",
             "ANTHROPIC_AUTH_TOKEN",
@@ -35,14 +33,12 @@ const PRESETS: &[Preset] = &[
         name: "codex",
         read_write: &[".codex"],
         read_only: &[".gitconfig", ".config/git"],
-        hide: &[],
         environment: &["OPENAI_API_KEY", "CODEX_API_KEY"],
     },
     Preset {
         name: "gemini",
         read_write: &[".gemini", ".cache/gemini"],
         read_only: &[".gitconfig", ".config/git"],
-        hide: &[],
         environment: &["GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_CLOUD_PROJECT"],
     },
     Preset {
@@ -50,39 +46,33 @@ const PRESETS: &[Preset] = &[
         // Not the whole of .cargo: config.toml and bin/ would run code outside of the fence later.
         read_write: &[".cargo/registry", ".cargo/git", ".cargo/.package-cache", ".cargo/.global-cache"],
         read_only: &[".cargo/config.toml", ".cargo/config", ".cargo/bin", ".rustup"],
-        hide: &[".cargo/credentials", ".cargo/credentials.toml"],
         environment: &[],
     },
     Preset {
         name: "npm",
         read_write: &[".npm", ".cache/node", ".cache/node-gyp", ".node-gyp"],
         read_only: &[],
-        // Holds registry tokens; a launch that needs a private registry opens it with --ro ~/.npmrc.
-        hide: &[".npmrc"],
         environment: &[],
     },
     Preset {
         name: "pip",
         read_write: &[".cache/pip"],
         read_only: &[".config/pip", ".pip"],
-        hide: &[],
         environment: &[],
     },
     Preset {
         name: "git",
         read_write: &[],
         read_only: &[".gitconfig", ".config/git", ".ssh/known_hosts"],
-        hide: &[],
         environment: &["GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL"],
     },
 ];
 
-/// What the profiles of one launch open and close together.
+/// What the profiles of one launch open together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Profile {
     pub read_write: Vec<PathBuf>,
     pub read_only: Vec<PathBuf>,
-    pub hide: Vec<PathBuf>,
     /// Variables that pass the scrubbing.
     pub environment: Vec<&'static str>,
 }
@@ -110,7 +100,6 @@ pub fn resolve(wanted: &[&str], home: &Path) -> Result<Profile, UnknownProfile> 
         let preset = PRESETS.iter().find(|preset| preset.name == *name).ok_or_else(|| unknown(name))?;
         add(&mut profile.read_write, preset.read_write, home);
         add(&mut profile.read_only, preset.read_only, home);
-        add(&mut profile.hide, preset.hide, home);
         for variable in preset.environment {
             if !profile.environment.contains(variable) {
                 profile.environment.push(variable);

@@ -29,10 +29,14 @@ use rustix::{
 pub use hidden::{Hidden, hidden_of};
 pub use plan::{Cover, Plan, Step, Wish};
 
+use self::mounts::Stock;
 use super::identity::{Identity, with_file_rights};
 
 /// Where an agent finds guard.
 pub const AGENT_SOCKET: &str = "/run/guard/agent.sock";
+
+/// Where every agent has devices of its own; until they are made, the place serves to park what covers are copied from.
+const DEVICES: &str = "/dev";
 
 /// Why the view does not stand.
 #[derive(Debug, thiserror::Error)]
@@ -155,38 +159,29 @@ pub fn build(plan: &Plan, trees: Trees, allow_setuid: bool) -> Result<(), ViewEr
     mounts::set_recursively(root, limits).map_err(ViewError::path("making mounts read-only:", root))?;
 
     let old_mask = rustix::process::umask(Mode::WGRP | Mode::WOTH);
-    let empty = mounts::tmpfs("mode=0555", true).map_err(step("making an empty file system"))?;
-    let mut blank = None;
+    let stock = Stock::park(Path::new(DEVICES)).map_err(step("making an empty file system"))?;
     let mut finish = Vec::new();
     for Step { path, cover } in plan.steps() {
         let failed = |error| ViewError::path("covering", path)(error);
         match cover {
-            Cover::Nothing { holds_others: false } => {
-                let copy = mounts::clone_tree(empty.as_fd()).map_err(failed)?;
-                mounts::attach(&copy, path).map_err(failed)?;
-            }
+            // A small system has no /var/tmp; nothing is made for the agent that the host has not.
+            Cover::Private | Cover::Nothing { .. } if !path.is_dir() => {}
+            Cover::Nothing { holds_others: false } => stock.cover(path, true).map_err(failed)?,
+            Cover::NoFile => stock.cover(path, false).map_err(failed)?,
             Cover::Nothing { holds_others: true } => {
-                let fresh = mounts::tmpfs("mode=0755", false).map_err(failed)?;
+                let fresh = mounts::tmpfs("mode=0755").map_err(failed)?;
                 mounts::attach(&fresh, path).map_err(failed)?;
                 finish.push(path.clone());
             }
-            Cover::NoFile => {
-                if blank.is_none() {
-                    blank = Some(mounts::blank_file().map_err(step("making an empty file"))?);
-                }
-                let blank = blank.as_ref().map_or(empty.as_fd(), AsFd::as_fd);
-                let copy = mounts::clone_tree(blank).map_err(failed)?;
-                mounts::attach(&copy, path).map_err(failed)?;
-            }
             Cover::Private => {
-                let fresh = mounts::tmpfs("mode=1777", false).map_err(failed)?;
+                let fresh = mounts::tmpfs("mode=1777").map_err(failed)?;
                 mounts::attach(&fresh, path).map_err(failed)?;
             }
             Cover::Devices => {
                 devices(path)?;
                 finish.push(path.clone());
             }
-            Cover::Processes => processes(path)?,
+            Cover::Processes => processes(path, &stock)?,
             Cover::Tree => {
                 let tree = trees.tree(path).ok_or_else(|| failed(rustix::io::Errno::NOENT))?;
                 attach_tree(tree, allow_setuid)?;
@@ -244,7 +239,7 @@ fn devices(path: &Path) -> Result<(), ViewError> {
     }
     for (name, mount) in [
         ("pts", mounts::terminals as fn() -> rustix::io::Result<OwnedFd>),
-        ("shm", || mounts::tmpfs("mode=1777", false)),
+        ("shm", || mounts::tmpfs("mode=1777")),
     ] {
         let point = path.join(name);
         std::fs::create_dir(&point).map_err(|source| ViewError::Path {
@@ -259,7 +254,7 @@ fn devices(path: &Path) -> Result<(), ViewError> {
 }
 
 /// The agent's own processes; what of `/proc` belongs to the whole host is read-only or not there.
-fn processes(path: &Path) -> Result<(), ViewError> {
+fn processes(path: &Path, stock: &Stock) -> Result<(), ViewError> {
     const READ_ONLY: &[&str] = &["sys", "sysrq-trigger", "irq", "bus", "fs"];
     const NOT_THERE: &[&str] = &[
         "kcore",
@@ -286,13 +281,8 @@ fn processes(path: &Path) -> Result<(), ViewError> {
             Err(error) => return Err(ViewError::path("limiting", &part)(error)),
         }
     }
-    let null = mounts::blank_file().map_err(step("making an empty file"))?;
-    for name in NOT_THERE {
-        let part = path.join(name);
-        if part.exists() {
-            let copy = mounts::clone_tree(null.as_fd()).map_err(ViewError::path("covering", &part))?;
-            mounts::attach(&copy, &part).map_err(ViewError::path("covering", &part))?;
-        }
+    for part in NOT_THERE.iter().map(|name| path.join(name)).filter(|part| part.exists()) {
+        stock.cover(&part, false).map_err(ViewError::path("covering", &part))?;
     }
     Ok(())
 }

@@ -43,12 +43,8 @@ pub(super) fn attach(tree: &OwnedFd, path: &Path) -> rustix::io::Result<()> {
 }
 
 /// An empty file system in memory.
-pub(super) fn tmpfs(options: &str, read_only: bool) -> rustix::io::Result<OwnedFd> {
-    let mut limits = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
-    if read_only {
-        limits |= MountAttrFlags::MOUNT_ATTR_RDONLY;
-    }
-    file_system("tmpfs", options, limits)
+pub(super) fn tmpfs(options: &str) -> rustix::io::Result<OwnedFd> {
+    file_system("tmpfs", options, MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV)
 }
 
 /// One that may hold device nodes.
@@ -88,19 +84,30 @@ fn file_system(name: &str, options: &str, limits: MountAttrFlags) -> rustix::io:
     fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, limits)
 }
 
-/// A detached mount whose root is one empty, unwritable file.
-pub(super) fn blank_file() -> rustix::io::Result<OwnedFd> {
-    let holder = tmpfs("mode=0555", false)?;
-    let name = "empty";
-    rustix::fs::openat(
-        &holder,
-        name,
-        OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC,
-        Mode::RUSR | Mode::RGRP | Mode::ROTH,
-    )?;
-    let tree = open_tree(&holder, name, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)?;
-    set_at(tree.as_raw_fd(), c"", RDONLY, true)?;
-    Ok(tree)
+/// Nothing, to be put over things: one file system that holds an empty directory and an empty file.
+pub(super) struct Stock {
+    mount: OwnedFd,
+}
+
+impl Stock {
+    /// Makes it and parks it at `place`, which must be covered again: before Linux 6.15 only an attached mount can be cloned.
+    pub(super) fn park(place: &Path) -> rustix::io::Result<Self> {
+        let mount = tmpfs("mode=0555")?;
+        let everyone = Mode::RUSR | Mode::RGRP | Mode::ROTH;
+        rustix::fs::mkdirat(&mount, "directory", everyone | Mode::XUSR | Mode::XGRP | Mode::XOTH)?;
+        rustix::fs::openat(&mount, "file", OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC, everyone)?;
+        attach(&mount, place)?;
+        Ok(Self { mount })
+    }
+
+    /// Puts an empty directory or file over a path, unwritable.
+    pub(super) fn cover(&self, path: &Path, directory: bool) -> rustix::io::Result<()> {
+        let name = if directory { "directory" } else { "file" };
+        let copy =
+            open_tree(&self.mount, name, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)?;
+        set_tree(&copy, RDONLY | NOSUID | NODEV)?;
+        attach(&copy, path)
+    }
 }
 
 /// A device node.

@@ -48,7 +48,7 @@ pub struct Plan {
 const OWN: &[(&str, Cover)] = &[
     ("/tmp", Cover::Private),
     ("/var/tmp", Cover::Private),
-    ("/dev", Cover::Devices),
+    (super::DEVICES, Cover::Devices),
     ("/proc", Cover::Processes),
     ("/run", Cover::Nothing { holds_others: true }),
 ];
