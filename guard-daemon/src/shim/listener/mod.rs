@@ -19,6 +19,7 @@ use std::{
 };
 
 use guard_proto::v1::{FileChange, Observation, UnixConnect, observation::Act};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use self::{
     call::{Call, Object, Place, decode},
@@ -62,8 +63,9 @@ impl Listener {
             // SAFETY: the structure is as large as the request says.
             if unsafe { libc::ioctl(self.descriptor.as_raw_fd(), RECEIVE, &raw mut call) } != 0 {
                 match io::Error::last_os_error().raw_os_error() {
-                    // The caller died or was interrupted between its call and us.
-                    Some(libc::ENOENT | libc::EINTR) => continue,
+                    // The caller died or was interrupted between its call and us; or nobody is left who could call,
+                    // which newer kernels tell by the same error, at once and for ever.
+                    Some(libc::ENOENT | libc::EINTR) if !self.is_over() => continue,
                     _ => return,
                 }
             }
@@ -83,6 +85,13 @@ impl Listener {
                 self.reports.observe(key_of(&observation), observation);
             }
         }
+    }
+
+    /// Whether the last process under the filter has ended.
+    fn is_over(&self) -> bool {
+        let mut ready = [PollFd::new(&self.descriptor, PollFlags::IN)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut ready, Some(&now)).is_ok() && ready[0].revents().contains(PollFlags::HUP)
     }
 
     /// What there is to say about a call. Everything that needs the caller's state is asked before it goes on.
