@@ -164,8 +164,10 @@ fn attack_by(name: &str, rest: &[CString]) -> anyhow::Result<io::Result<()>> {
             "abstract" => abstract_connect(path(0)),
             "chattr" => {
                 let descriptor = libc::open(path(0), libc::O_RDONLY);
-                let flags: libc::c_int = 0x80;
-                // FS_IOC_SETFLAGS with FS_NOATIME_FL
+                let mut flags: libc::c_int = 0;
+                // FS_IOC_GETFLAGS, FS_NOATIME_FL, FS_IOC_SETFLAGS
+                libc::ioctl(descriptor, 0x8008_6601, &raw mut flags);
+                flags |= 0x80;
                 check(libc::ioctl(descriptor, 0x4008_6602, &raw const flags).into())
             }
             "move-to-cgroup" => check(libc::open(path(0), libc::O_WRONLY).into()).and_then(|()| {
