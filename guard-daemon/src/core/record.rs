@@ -80,7 +80,7 @@ fn fill(entry: &mut Entry, request: &Request, decision: &Decision, generation: u
 pub fn judge(core: &Core, observation: v1::Observation) -> Option<Entry> {
     let act = observation.act.clone()?;
     let action = match &act {
-        Act::Exec(exec) => facts::exec(&path_of(&observation.exe), &words(&exec.argv)),
+        Act::Exec(exec) => facts::exec(&path_of(&observation.exe), &words(&exec.argv), exec.truncated),
         Act::Connect(connect) => facts::connect(
             <[u8; 16]>::try_from(connect.address.as_slice()).ok()?,
             u16::try_from(connect.port).ok().filter(|port| *port != 0),

@@ -36,8 +36,8 @@ pub(super) fn is_verb(name: &str) -> bool {
     VERBS.iter().any(|(_, verb, _)| *verb == name)
 }
 
-/// Reads the arguments after `git`.
-pub(super) fn read(arguments: &[String]) -> Git {
+/// Reads the arguments after `git`; if they are cut off before the verb, it may be any.
+pub(super) fn read(arguments: &[String], truncated: bool) -> Git {
     let mut aliases = Vec::new();
     let mut index = 0;
     let mut configured = false;
@@ -49,7 +49,9 @@ pub(super) fn read(arguments: &[String]) -> Git {
         }
         index += if takes_value { 2 } else { 1 };
     }
-    let Some(verb) = arguments.get(index) else { return Git::default() };
+    let Some(verb) = arguments.get(index) else {
+        return Git { classes: if truncated { vec![GitPush, GitCommit] } else { Vec::new() }, refs: None };
+    };
     let rest = &arguments[index + 1..];
     // An alias that is given in the command itself is run by this very process; one with `!` starts another.
     if let Some((_, meaning)) = aliases.iter().find(|(name, _)| name == verb) {

@@ -16,27 +16,32 @@ use guard_common::address::{Address, only_loopback};
 use crate::request::{Action, Transport};
 use crate::value::{ActPath, Host};
 
-/// An executable that starts; `exe` is the file that the kernel runs.
+/// An executable that starts; `exe` is the file that the kernel runs, or the script that it was asked to run.
+///
+/// `truncated` says that `argv` is not all there is. What then is not known counts as the worst that the program
+/// could have been told: a long harmless argument must not hide a push behind it.
 ///
 /// ```
 /// use guard_common::ActionClass::{GitPush, ProcessSpawn};
 /// use guard_policy::facts;
 ///
 /// let argv = ["git", "push", "origin", "HEAD:main"].map(String::from);
-/// let action = facts::exec("/usr/bin/git".as_ref(), &argv);
+/// let action = facts::exec("/usr/bin/git".as_ref(), &argv, false);
 /// assert_eq!(action.classes, [GitPush, ProcessSpawn]);
 /// assert_eq!(action.refs.unwrap()[0].clean(), "main");
 /// ```
 #[must_use]
-pub fn exec(exe: &Path, argv: &[String]) -> Action {
+pub fn exec(exe: &Path, argv: &[String], truncated: bool) -> Action {
     let mut action = Action::of([ActionClass::ProcessSpawn]);
     action.commands = Some(vec![argv.join(" ")]);
-    let program = program::Program::of(exe, argv);
+    // The last word that is there may be half a word.
+    let whole = if truncated { &argv[..argv.len().saturating_sub(1)] } else { argv };
+    let program = program::Program::of(exe, whole, truncated);
     action.add_classes(program.classes());
     if program.name == "git" {
-        let git = git::read(&program.arguments);
+        let git = git::read(&program.arguments, truncated);
         action.add_classes(git.classes);
-        action.refs = git.refs;
+        action.refs = git.refs.filter(|_| !truncated);
     }
     action
 }
@@ -115,7 +120,7 @@ mod tests {
 
     fn classes_of(exe: &str, command: &str) -> Vec<ActionClass> {
         let argv: Vec<String> = command.split(' ').map(str::to_owned).collect();
-        let mut classes = exec(exe.as_ref(), &argv).classes;
+        let mut classes = exec(exe.as_ref(), &argv, false).classes;
         assert!(classes.contains(&ProcessSpawn), "C-022: {command}");
         classes.retain(|class| *class != ProcessSpawn);
         classes
@@ -124,7 +129,7 @@ mod tests {
     /// `C-012` … `C-024`: what each executable does.
     #[test]
     fn executables_are_known_by_their_file_and_verb() {
-        let table: [(&str, &str, &[ActionClass]); 46] = [
+        let table: [(&str, &str, &[ActionClass]); 50] = [
             ("/usr/bin/git", "git push", &[GitPush]),
             ("/usr/bin/git", "git -C sub -c a.b=c --git-dir x push origin main", &[GitPush]),
             ("/usr/bin/git", "renamed push", &[GitPush]),
@@ -169,12 +174,40 @@ mod tests {
             ("/usr/bin/glab", "glab mr create", &[PrCreate]),
             ("/usr/bin/docker", "docker ps", &[EnclosureControl]),
             ("/usr/bin/qemu-system-x86_64", "qemu-system-x86_64 -m 1", &[EnclosureControl]),
+            // A script by its own name, as the kernel tells it where the process is gone already.
+            ("/usr/bin/pip3", "/usr/bin/python3 /usr/bin/pip3 install x", &[PackageInstall]),
+            ("/usr/bin/npm", "/usr/bin/env node /usr/bin/npm ci", &[PackageInstall]),
+            ("./pip", "/usr/bin/python3 -I ./pip install x", &[PackageInstall]),
+            ("/usr/bin/pip3", "/usr/bin/python3 /usr/bin/pip3 list", &[]),
             ("/usr/bin/rm", "rm -rf src", &[]),
             ("/usr/bin/bash", "bash -c git", &[]),
         ];
         for (exe, command, classes) in table {
             assert_eq!(classes_of(exe, command), classes, "{exe}: {command}");
         }
+    }
+
+    /// A long argument hides nothing behind it: what is cut off counts as the worst.
+    #[test]
+    fn what_is_cut_off_counts_as_the_worst() {
+        let table: [(&str, &str, &[ActionClass]); 8] = [
+            ("/usr/bin/git", "git -c a.b=xxxx", &[GitPush, GitCommit]),
+            ("/usr/bin/git", "git pus", &[GitPush, GitCommit]),
+            ("/usr/bin/git", "git push origin x mai", &[GitPush]),
+            ("/usr/bin/git", "git status xxxx", &[]),
+            ("/usr/bin/gh", "gh pr crea", &[PrCreate, PrPublish]),
+            ("/usr/bin/node", "node /usr/bin/npm --prefix xxxx", &[PackageInstall]),
+            ("/usr/bin/cargo", "cargo build xxxx", &[]),
+            ("/usr/bin/git", "git", &[GitPush, GitCommit]),
+        ];
+        for (exe, command, classes) in table {
+            let argv: Vec<String> = command.split(' ').map(str::to_owned).collect();
+            let mut action = exec(exe.as_ref(), &argv, true);
+            action.classes.retain(|class| *class != ProcessSpawn);
+            assert_eq!(action.classes, classes, "{exe}: {command}");
+            assert_eq!(action.refs, None, "{command}");
+        }
+        assert_eq!(exec("/usr/bin/git".as_ref(), &[], true).classes, [GitPush, GitCommit, ProcessSpawn]);
     }
 
     /// `R-25`: destination refs, or silence where only the repository knows.
@@ -207,7 +240,7 @@ mod tests {
         ];
         for (command, wanted) in table {
             let argv: Vec<String> = format!("git {command}").split(' ').map(str::to_owned).collect();
-            let action = exec("/usr/bin/git".as_ref(), &argv);
+            let action = exec("/usr/bin/git".as_ref(), &argv, false);
             let found =
                 action.refs.as_ref().map(|refs| refs.iter().map(|one| one.clean()).collect::<Vec<_>>());
             assert_eq!(found.as_deref(), wanted, "{command}");

@@ -10,6 +10,8 @@ use guard_common::ActionClass::{
 pub(super) struct Program {
     pub(super) name: String,
     pub(super) arguments: Vec<String>,
+    /// There are more arguments than are known.
+    truncated: bool,
 }
 
 /// Programs whose second word is what really runs.
@@ -20,24 +22,30 @@ const INTERPRETERS: [&str; 11] =
 const INTERPRETER_VALUES: [&str; 7] = ["-r", "--require", "--import", "--loader", "-W", "-X", "-I"];
 
 impl Program {
-    pub(super) fn of(exe: &Path, argv: &[String]) -> Self {
-        let name = base(&exe.to_string_lossy());
+    pub(super) fn of(exe: &Path, argv: &[String], truncated: bool) -> Self {
+        let path = exe.to_string_lossy();
+        let name = base(&path);
         let own: Vec<String> = argv.iter().skip(1).cloned().collect();
+        // A script that is named itself: the kernel puts its interpreter, that one's option, and it before its
+        // arguments.
+        if let Some(at) = own.iter().take(2).position(|word| *word == path) {
+            return Self { arguments: own[at + 1..].to_vec(), truncated, name };
+        }
         let unversioned =
             name.trim_end_matches(|character: char| character.is_ascii_digit() || character == '.');
         if INTERPRETERS.contains(&unversioned)
             && let Some(script) = script(&own)
         {
-            return script;
+            return Self { truncated, ..script };
         }
         // Git's own commands are links to one file; the name that they were called by is their verb.
         let called = argv.first().map(|first| base(first)).unwrap_or_default();
         let verb = if name == "git" { &called } else { &name };
         if let Some(verb) = verb.strip_prefix("git-").filter(|verb| super::git::is_verb(verb)) {
             let arguments = std::iter::once(verb.to_owned()).chain(own).collect();
-            return Self { name: "git".to_owned(), arguments };
+            return Self { name: "git".to_owned(), arguments, truncated };
         }
-        Self { name, arguments: own }
+        Self { name, arguments: own, truncated }
     }
 
     /// The classes of what it does.
@@ -49,7 +57,7 @@ impl Program {
     }
 
     /// Whether the words of `verb` are the first ones that are no options. A word right after an option may be
-    /// its value, so it may be left out.
+    /// its value, so it may be left out. What was cut off may have been them.
     fn says(&self, verb: &str) -> bool {
         if verb.is_empty() {
             return self.arguments.iter().all(|argument| argument.starts_with('-'));
@@ -66,7 +74,7 @@ impl Program {
             }
             after_option = is_option && argument.starts_with('-') && !argument.contains('=');
         }
-        wanted.peek().is_none()
+        wanted.peek().is_none() || self.truncated
     }
 }
 
@@ -80,7 +88,7 @@ fn script(arguments: &[String]) -> Option<Program> {
     while let Some(argument) = arguments.get(index) {
         if argument == "-m" {
             let name = arguments.get(index + 1)?.clone();
-            return Some(Program { name, arguments: arguments[index + 2..].to_vec() });
+            return Some(Program { name, arguments: arguments[index + 2..].to_vec(), truncated: false });
         }
         if !argument.starts_with('-') {
             let file = base(argument);
@@ -89,7 +97,7 @@ fn script(arguments: &[String]) -> Option<Program> {
                 .find_map(|ending| file.strip_suffix(ending))
                 .unwrap_or(&file);
             let name = name.strip_suffix("-cli").unwrap_or(name).to_owned();
-            return Some(Program { name, arguments: arguments[index + 1..].to_vec() });
+            return Some(Program { name, arguments: arguments[index + 1..].to_vec(), truncated: false });
         }
         if ["-c", "-e", "-p", "--eval", "--print"].contains(&argument.as_str()) {
             return None;

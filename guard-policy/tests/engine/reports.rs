@@ -302,7 +302,7 @@ fn every_push_to_main_is_seen_or_asked_about() {
     );
     let judged = |words: &str| {
         let argv: Vec<String> = std::iter::once("git").chain(words.split(' ')).map(str::to_owned).collect();
-        let action = facts::exec("/usr/bin/git".as_ref(), &argv);
+        let action = facts::exec("/usr/bin/git".as_ref(), &argv, false);
         let request = Request::new(guard_policy::Principal::default(), action);
         guard_policy::decide(&policy, &request, &guard_policy::Context::new(crate::now(), true))
     };
