@@ -150,7 +150,7 @@ fn built_in_ranges_end_where_they_end() {
     }
 }
 
-/// Parsers disagreed about what separates host, port and user: none of it is a host (`B29` in the reports).
+/// Parsers disagreed about what separates host, port and user: none of it is a host.
 #[test]
 fn what_is_no_host_is_not_guessed_at() {
     for host in [
