@@ -2,7 +2,7 @@
 
 use std::io;
 
-use caps::{CapSet, Capability};
+use caps::CapSet;
 
 use super::identity::Identity;
 
@@ -82,12 +82,6 @@ pub fn hide_memory() -> Result<(), PrivilegeError> {
 pub fn die_with_parent() -> Result<(), PrivilegeError> {
     let signal = libc::c_ulong::from(libc::SIGKILL.unsigned_abs());
     check("asking for a parent death signal", prctl(libc::PR_SET_PDEATHSIG, signal))
-}
-
-/// Whether the calling thread holds a capability now.
-#[must_use]
-pub fn holds(capability: Capability) -> bool {
-    caps::has_cap(None, CapSet::Effective, capability).unwrap_or(false)
 }
 
 fn prctl(option: libc::c_int, value: libc::c_ulong) -> libc::c_int {

@@ -63,7 +63,8 @@ enum ShimError {
     NotEnforced { layer: Layer, why: String },
     #[error("giving up privilege: {0}")]
     Privilege(#[from] PrivilegeError),
-    #[error("{0}")]
+    /// The init's own error: its code and its text.
+    #[error("{1}")]
     Reported(String, String),
 }
 

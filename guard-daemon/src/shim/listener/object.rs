@@ -1,7 +1,7 @@
 //! From a place in a process to the object in the agent's view. The mount of the object decides, never the text of the path.
 
 use std::{
-    ffi::{CString, OsStr, OsString},
+    ffi::{OsStr, OsString},
     io,
     os::{
         fd::{AsFd as _, OwnedFd, RawFd},
@@ -229,7 +229,7 @@ pub(super) fn read_memory(task: u32, address: u64, length: usize) -> io::Result<
 
 /// Whether the host has something of this name, for the agent's uid. Not its view: what the view hides.
 pub(super) fn host_has(path: &Path) -> bool {
-    CString::new(path.as_os_str().as_bytes()).is_ok() && path.symlink_metadata().is_ok()
+    path.symlink_metadata().is_ok()
 }
 
 #[cfg(test)]
