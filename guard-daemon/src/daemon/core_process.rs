@@ -128,6 +128,8 @@ fn prepare(descriptors: [RawFd; 3], executable: RawFd, identity: CoreIdentity) -
         check(libc::setgroups(0, std::ptr::null()))?;
         check(libc::setresgid(identity.gid, identity.gid, identity.gid))?;
         check(libc::setresuid(identity.uid, identity.uid, identity.uid))?;
+        // From uid 0 the change of uid took every capability; from another uid the ambient ones would outlive the exec.
+        check(libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0))?;
         check(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))?;
     }
     Ok(())

@@ -57,5 +57,10 @@ pub fn drop_rest() -> Result<(), caps::errors::CapsError> {
     caps::clear(None, CapSet::Ambient)?;
     caps::set(None, CapSet::Effective, &left)?;
     caps::set(None, CapSet::Permitted, &left)?;
+    if !rustix::process::geteuid().is_root() {
+        // Without uid 0 a program that we start, a shim, has only what is ambient.
+        caps::set(None, CapSet::Inheritable, &left)?;
+        caps::set(None, CapSet::Ambient, &left)?;
+    }
     Ok(())
 }

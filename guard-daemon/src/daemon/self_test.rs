@@ -93,6 +93,17 @@ fn add_kernel_side(coverage: &mut Coverage, found: &enforce::Coverage) {
             self_test: shown.map(self_test),
         });
     }
+    // Programs that were not tried are programs of which nothing is known.
+    if found.mechanisms.is_empty() {
+        coverage.layers.push(LayerCoverage {
+            layer: "cgroup programs".to_owned(),
+            strength: Strength::NotCovered,
+            self_test: None,
+        });
+        coverage
+            .cures
+            .push("the self-test of the network programs did not run; the notes say why".to_owned());
+    }
     coverage.notes.extend(found.notes.iter().cloned());
 }
 
@@ -167,4 +178,41 @@ fn self_test(found: &enforce::SelfTest) -> SelfTest {
 
 fn errno_name(errno: i32) -> String {
     std::io::Error::from_raw_os_error(errno).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn coverage_of(found: &enforce::Coverage) -> Coverage {
+        let mut coverage = Coverage {
+            kernel: String::new(),
+            cgroup2: String::new(),
+            landlock_abi: 7,
+            bpf: BpfCoverage { object: String::new(), refused: Vec::new() },
+            classes: Vec::new(),
+            network: Vec::new(),
+            layers: vec![LayerCoverage {
+                layer: "mount view".to_owned(),
+                strength: Strength::Enforced,
+                self_test: None,
+            }],
+            holes: Vec::new(),
+            adapters: Vec::new(),
+            cures: Vec::new(),
+            notes: Vec::new(),
+        };
+        add_kernel_side(&mut coverage, found);
+        add_classes(&mut coverage, true);
+        coverage
+    }
+
+    /// C-007: programs whose self-test did not run count for nothing.
+    #[test]
+    fn what_was_not_tried_is_not_covered() {
+        let coverage = coverage_of(&enforce::Coverage::default());
+        assert_eq!(coverage.overall(), Strength::NotCovered);
+        let egress = coverage.classes.iter().find(|class| class.class == "networkEgress");
+        assert_eq!(egress.map(|class| class.strength), Some(Strength::NotCovered));
+    }
 }
