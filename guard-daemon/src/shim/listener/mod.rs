@@ -104,7 +104,7 @@ impl Listener {
         };
         let (effect, strength) = match &act {
             Act::Unix(connect) if connect.path.starts_with(b"@") => ("none", "observed"),
-            Act::Unix(connect) if self.view.has(Path::new(OsStr::from_bytes(&connect.path))) => {
+            Act::Unix(connect) if self.view.has_socket(Path::new(OsStr::from_bytes(&connect.path))) => {
                 ("done", "observed")
             }
             _ => ("fenced", "enforced"),
@@ -167,7 +167,7 @@ impl Listener {
             let end = path.iter().position(|byte| *byte == 0).unwrap_or(path.len());
             let path = Path::new(OsStr::from_bytes(&path[..end]));
             // Many programs ask for sockets that no host of today has; that is no try at anything.
-            if !self.view.has(path) && !host_has(path) {
+            if !self.view.has_socket(path) && !host_has(path) {
                 return None;
             }
             path.as_os_str().as_bytes().to_vec()

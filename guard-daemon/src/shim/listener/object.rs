@@ -43,9 +43,10 @@ impl View {
         Self { root }
     }
 
-    /// Whether something of this name is in the view.
-    pub(super) fn has(&self, path: &Path) -> bool {
-        self.open(path, true).is_ok()
+    /// Whether a socket of this name is in the view; what covers a hidden one is none.
+    pub(super) fn has_socket(&self, path: &Path) -> bool {
+        let found = self.open(path, true).and_then(rustix::fs::fstat);
+        found.is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Socket)
     }
 
     /// Finds what a call of task `task` is about; `None` when it changes nothing that a mount could protect, or when it
