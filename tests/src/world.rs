@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 
 /// What each address plays.
-pub const ADDRESSES: [(&str, &str); 9] = [
+pub const ADDRESSES: [(&str, &str); 12] = [
     ("169.254.169.254", "metadata"),
     ("169.254.170.2", "metadata"),
     ("fd00:ec2::254", "metadata"),
@@ -21,6 +21,10 @@ pub const ADDRESSES: [(&str, &str); 9] = [
     ("203.0.113.10", "public"),
     ("203.0.113.53", "public"),
     ("2001:db8::10", "public"),
+    // The first metadata address, a private one and a public one behind NAT64's well-known prefix.
+    ("64:ff9b::a9fe:a9fe", "metadata"),
+    ("64:ff9b::a01:203", "private"),
+    ("64:ff9b::cb00:710a", "public"),
 ];
 
 /// TCP port of the web servers, on every address.

@@ -11,11 +11,20 @@ use std::{
     path::Path,
 };
 
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
+
 use crate::outcome::{Act, check, no_effect, step, worked};
 
 pub(crate) fn unix_connect(path: &Path) -> Act {
-    let stream = step!("connect", UnixStream::connect(path));
-    drop(stream);
+    match UnixStream::connect(path) {
+        // A socket that keeps messages apart.
+        Err(error) if error.raw_os_error() == Some(libc::EPROTOTYPE) => {
+            let kind = SocketType::SEQPACKET;
+            let socket = step!("socket", rustix::net::socket(AddressFamily::UNIX, kind, None));
+            step!("connect", rustix::net::connect(&socket, &SocketAddrUnix::new(path)?));
+        }
+        other => drop(step!("connect", other)),
+    }
     worked("connected")
 }
 
