@@ -66,6 +66,8 @@ pub const DENIED: &[(libc::c_long, &str)] = &[
     (libc::SYS_acct, "acct"),
     (libc::SYS_settimeofday, "settimeofday"),
     (libc::SYS_clock_settime, "clock_settime"),
+    (libc::SYS_adjtimex, "adjtimex"),
+    (libc::SYS_clock_adjtime, "clock_adjtime"),
     (libc::SYS_vhangup, "vhangup"),
     (libc::SYS_fanotify_init, "fanotify_init"),
     (libc::SYS_lookup_dcookie, "lookup_dcookie"),

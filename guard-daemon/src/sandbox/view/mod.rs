@@ -213,7 +213,7 @@ fn attach_tree(tree: &Tree, allow_setuid: bool) -> Result<(), ViewError> {
         path: tree.path.clone(),
         source,
     })?;
-    mounts::attach(&tree.mount, &tree.path).map_err(ViewError::path("attaching", &tree.path))
+    mounts::attach_exactly(&tree.mount, &tree.path).map_err(ViewError::path("attaching", &tree.path))
 }
 
 /// Nodes that programs cannot live without, and a pseudo-terminal file system of the agent's own.

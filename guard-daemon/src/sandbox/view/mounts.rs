@@ -7,7 +7,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{CWD, FileType, Mode, OFlags},
+    fs::{CWD, FileType, Mode, OFlags, ResolveFlags},
     mount::{
         FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create,
         fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount, open_tree,
@@ -35,6 +35,19 @@ pub(super) fn clone_tree(descriptor: BorrowedFd<'_>) -> rustix::io::Result<Owned
 pub(super) fn clone_path(path: &Path) -> rustix::io::Result<OwnedFd> {
     let descriptor = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     clone_tree(descriptor.as_fd())
+}
+
+/// Puts a detached tree at a path that has no symlinks: its owner may be making some just now, to have it put elsewhere.
+pub(super) fn attach_exactly(tree: &OwnedFd, path: &Path) -> rustix::io::Result<()> {
+    let point = rustix::fs::openat2(
+        CWD,
+        path,
+        OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+        Mode::empty(),
+        ResolveFlags::NO_SYMLINKS,
+    )?;
+    let whole = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    move_mount(tree, "", &point, "", whole)
 }
 
 /// Puts a detached tree at a path.
