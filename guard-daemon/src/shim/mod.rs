@@ -1,6 +1,7 @@
 //! guard-shim: stands between one agent and the rest. It makes the fence as root, then keeps the agent's rights only.
 //!
 //! - [`setup`] reads what guardd handed over and opens what the view needs, in the host's namespaces.
+//! - [`claims`] holds what a caller handed over against what it is.
 //! - [`init`] is the agent's first process: it builds the fence around itself, starts the command, reaps, ends.
 //! - [`serve`] is the shim's life afterwards: messages between guardctl, guardd and the init.
 //! - [`caller`] is what else a command has from who called it.
@@ -9,6 +10,7 @@
 //! Plain threads and few of them: every agent pays for this process.
 
 mod caller;
+mod claims;
 mod init;
 mod listener;
 mod report;
@@ -56,6 +58,8 @@ enum ShimError {
     #[error("{0}")]
     Identity(#[from] IdentityError),
     #[error("{0}")]
+    Claim(#[from] claims::ClaimError),
+    #[error("{0}")]
     View(ViewError),
     #[error("standard {name} is {what}; an agent takes files, pipes, terminals and Unix sockets")]
     Stream { name: &'static str, what: String },
@@ -74,6 +78,7 @@ impl ShimError {
             Self::Step { .. } => "launch",
             Self::Identity(IdentityError::Root) => "root_worktree",
             Self::Identity(IdentityError::NotRoot(_)) => "not_permitted",
+            Self::Claim(error) => error.code(),
             Self::View(ViewError::Hidden { .. } | ViewError::Root | ViewError::Path { .. }) => "invalid_path",
             Self::View(ViewError::Step { .. }) => "launch",
             Self::Stream { .. } => "inherited_socket",

@@ -18,7 +18,7 @@ use rustix::{
     net::AddressFamily,
 };
 
-use super::{Layer, ShimError, caller::Manner};
+use super::{Layer, ShimError, caller::Manner, claims};
 use crate::{
     launch::{
         Descriptors,
@@ -97,6 +97,8 @@ pub(super) fn prepare<'a>(
     let caller = Identity { uid: setup.uid, gid: setup.gid, groups: setup.groups.clone() };
     let owner = rustix::fs::fstat(&descriptors.worktree)
         .map_err(|error| ShimError::Step { step: "looking at the worktree", source: error.into() })?;
+    claims::worktree(caller.uid, owner.st_uid)?;
+    claims::network(&handed.client, caller.uid, setup.pid, descriptors.network.as_fd())?;
     let agent = identity::choose(
         caller.clone(),
         sandbox.as_root,

@@ -3,7 +3,8 @@
 //! `play-launch serve RUN-DIR CGROUP SHIM` takes tickets on RUN-DIR/launch.sock; the sandbox of a ticket lies in
 //! RUN-DIR/TICKET.sandbox, and what the shim reports is written to RUN-DIR/TICKET.reports.
 //! PLAY_WITHOUT names the number of a system call that this kernel shall lack.
-//! `play-launch run RUN-DIR TICKET WORKTREE` redeems one and ends as the command ended.
+//! `play-launch run RUN-DIR TICKET WORKTREE` redeems one and ends as the command ended; it claims the network namespace whose file
+//! PLAY_NETWORK names, or else its own.
 
 use std::{
     ffi::OsString,
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
 
 fn run(run_dir: &Path, ticket: &Path, worktree: &Path) -> anyhow::Result<ExitCode> {
     let bytes = unhex(&ticket.to_string_lossy())?;
+    let network = std::env::var_os("PLAY_NETWORK");
     let open = |path: &Path| -> io::Result<OwnedFd> {
         Ok(OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY).open(path)?.into())
     };
@@ -50,7 +52,7 @@ fn run(run_dir: &Path, ticket: &Path, worktree: &Path) -> anyhow::Result<ExitCod
         ],
         worktree: open(worktree)?,
         directory: open(Path::new("."))?,
-        network: File::open("/proc/self/ns/net")?.into(),
+        network: File::open(network.as_deref().unwrap_or("/proc/self/ns/net".as_ref()))?.into(),
     };
     let terminals = [io::stdin().is_terminal(), io::stdout().is_terminal(), io::stderr().is_terminal()];
     match client::run(&run_dir.join("launch.sock"), &bytes, descriptors, terminals) {
