@@ -121,6 +121,12 @@ impl House {
         entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
     }
 
+    /// The directory around worktree and outside; everybody can read it.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.root.path()
+    }
+
     #[must_use]
     pub fn cgroup(&self) -> &Path {
         &self.cgroup
@@ -136,7 +142,7 @@ impl House {
             home: b"/nonexistent".to_vec(),
             ..Sandbox::default()
         };
-        LaunchOf { house: self, sandbox, uid: AGENT, input: None, ticket: None }
+        LaunchOf { house: self, sandbox, uid: AGENT, worktree: self.worktree(), input: None, ticket: None }
     }
 
     /// A launch of a shell script.
@@ -176,6 +182,7 @@ pub struct LaunchOf<'a> {
     house: &'a House,
     pub sandbox: Sandbox,
     pub uid: u32,
+    worktree: PathBuf,
     input: Option<Vec<u8>>,
     pub ticket: Option<String>,
 }
@@ -190,6 +197,14 @@ impl LaunchOf<'_> {
     #[must_use]
     pub fn uid(mut self, uid: u32) -> Self {
         self.uid = uid;
+        self
+    }
+
+    /// Another worktree than the house's, also as the current directory.
+    #[must_use]
+    pub fn worktree(mut self, path: &Path) -> Self {
+        path.clone_into(&mut self.worktree);
+        self.sandbox.worktree = path.as_os_str().as_bytes().to_vec();
         self
     }
 
@@ -210,12 +225,7 @@ impl LaunchOf<'_> {
         fs::write(run_dir.join(format!("{ticket}.sandbox")), self.sandbox.encode_to_vec())
             .expect("the sandbox");
         let mut command = Command::new(program("play-launch"));
-        command
-            .arg("run")
-            .arg(run_dir)
-            .arg(&ticket)
-            .arg(self.house.worktree())
-            .current_dir(self.house.worktree());
+        command.arg("run").arg(run_dir).arg(&ticket).arg(&self.worktree).current_dir(&self.worktree);
         command.env_clear().uid(self.uid).gid(self.uid);
         self.ticket = Some(ticket);
         command
