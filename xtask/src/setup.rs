@@ -41,7 +41,10 @@ const HOST: [(&str, &str); 8] = [
 ];
 
 /// Packages that have no program of their own to look for, by a file that they bring.
-const HOST_FILES: [(&str, &str); 1] = [("/usr/lib/python3/dist-packages/wheel", "python3-wheel")];
+const HOST_FILES: [(&str, &str); 2] = [
+    ("/usr/lib/python3/dist-packages/wheel", "python3-wheel"),
+    ("/usr/share/python-wheels", "python3-pip-whl"),
+];
 
 const FRESH: [(&str, &str); 1] = [("debootstrap", "debootstrap")];
 
