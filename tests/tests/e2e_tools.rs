@@ -18,7 +18,7 @@ use guard_tests::{
     world::World,
 };
 use rustix::{mount::MountPropagationFlags, thread::UnshareFlags};
-use serde_json::json;
+use serde_json::{Value, json};
 
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
@@ -80,13 +80,13 @@ impl Desk {
     }
 
     /// That the record has this class of act, and that it was done.
-    fn recorded(&self, class: &str) -> Result<()> {
+    fn recorded(&self, class: &str) -> Result<Value> {
         let record = self.host.wait_for_record(|record| {
             let classes = record["request"]["action"]["classes"].as_array();
             classes.is_some_and(|classes| classes.iter().any(|name| name == class))
         })?;
         assert_eq!(record["effect"], "done", "{record}");
-        Ok(())
+        Ok(record)
     }
 }
 
@@ -110,7 +110,8 @@ fn find(places: &[&str], begins: &str) -> Option<PathBuf> {
     })
 }
 
-/// git: clone, commit, rebase and push to a bare remote, which the launch opens. C-015
+/// git: clone, commit, rebase and push to a bare remote, which the launch opens. A push asks, and nobody
+/// can hold it yet, so the record says what policy wants and that it happened all the same. C-013, C-018, R-71
 #[test]
 fn git_works_under_its_profile() -> Result<()> {
     if skip_host() {
@@ -141,11 +142,16 @@ fn git_works_under_its_profile() -> Result<()> {
     )?;
     assert_eq!(log, "two\none\n");
     assert_eq!(desk.before(&format!("git -C {remote} log --format=%s work"))?, "two\none\n");
-    desk.recorded("gitCommit")?;
-    desk.recorded("gitPush")
+    let commit = desk.recorded("gitCommit")?;
+    assert_eq!(commit["decision"]["outcome"], "allow", "{commit}");
+    let push = desk.recorded("gitPush")?;
+    assert_eq!(push["decision"]["outcome"], "defer_for_approval", "{push}");
+    assert_eq!(push["decision"]["rule"], "builtin:gitPush", "{push}");
+    assert_eq!(push["strength"], "observed", "{push}");
+    Ok(())
 }
 
-/// npm: a clean install of a real package from the cache, and a script that uses it. C-017
+/// npm: a clean install of a real package from the cache, and a script that uses it. C-021
 #[test]
 fn npm_installs_from_its_cache_under_its_profile() -> Result<()> {
     if skip_host() {
@@ -162,7 +168,7 @@ fn npm_installs_from_its_cache_under_its_profile() -> Result<()> {
              npm cache add --offline --loglevel error ./semver-*.tgz >&2; rm -rf semver",
         package.display()
     ))?;
-    let packed: serde_json::Value = serde_json::from_str(&packed)?;
+    let packed: Value = serde_json::from_str(&packed)?;
     let about =
         packed.get(0).or_else(|| packed.as_object()?.values().next()).context("npm pack said nothing")?;
     let version = about["version"].as_str().context("a version")?;
@@ -189,10 +195,11 @@ fn npm_installs_from_its_cache_under_its_profile() -> Result<()> {
         &format!("npm ci --offline --no-audit --no-fund --ignore-scripts >&2; {script}"),
     )?;
     assert_eq!(said.trim(), version);
-    desk.recorded("packageInstall")
+    desk.recorded("packageInstall")?;
+    Ok(())
 }
 
-/// pip: a real wheel into the worktree, and a program that uses it. C-017
+/// pip: a real wheel into the worktree, and a program that uses it. C-021
 #[test]
 fn pip_installs_a_wheel_under_its_profile() -> Result<()> {
     if skip_host() {
@@ -212,7 +219,8 @@ fn pip_installs_a_wheel_under_its_profile() -> Result<()> {
         ),
     )?;
     assert!(said.starts_with(&host.worktree().display().to_string()), "{said}");
-    desk.recorded("packageInstall")
+    desk.recorded("packageInstall")?;
+    Ok(())
 }
 
 /// cargo: a program with a real dependency, built from the registry's cache. A toolchain that only root can read is
