@@ -1,5 +1,6 @@
 //! The daemons of guard: guardd (privileged), guard-core (unprivileged), guard-shim (one an agent), guardctl (people).
 
+pub mod accounts;
 pub mod audit;
 pub mod cli;
 pub mod core;

@@ -140,6 +140,8 @@ pub enum AuditError {
     Tail { path: PathBuf, line: u64 },
     #[error("cannot use the audit key {}: {reason}", path.display())]
     Key { path: PathBuf, reason: String },
+    #[error("another guard-core keeps the record in {}; two would break its chain", path.display())]
+    Locked { path: PathBuf },
     #[error("the audit writer has ended; see the log for why")]
     Ended,
 }

@@ -33,6 +33,9 @@ const QUEUE: usize = 8192;
 /// Lines that a slow follower may lag behind before it is told that it missed some.
 const FOLLOW: usize = 4096;
 
+/// How long an earlier writer of the same directory may take to end.
+const LOCK_WITHIN: Duration = Duration::from_secs(5);
+
 /// Where and how the record is kept.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -164,10 +167,13 @@ struct Chain {
     since_checkpoint: u64,
     lines: broadcast::Sender<Arc<str>>,
     cut: u64,
+    /// Held as long as this process writes here.
+    _lock: File,
 }
 
 impl Chain {
     fn open(settings: Settings, lines: broadcast::Sender<Arc<str>>) -> Result<Self, AuditError> {
+        let lock = lock(&settings.directory)?;
         let key = load_key(&settings.key)?;
         let last = segments(&settings.directory)?.pop();
         let (path, next_seq, prev, cut) = match last {
@@ -178,8 +184,19 @@ impl Chain {
             None => (segment_path(&settings.directory, 1), 1, GENESIS.to_owned(), 0),
         };
         let (file, size) = open_segment(&path)?;
-        let mut chain =
-            Self { settings, key, file, path, size, next_seq, prev, since_checkpoint: 0, lines, cut };
+        let mut chain = Self {
+            settings,
+            key,
+            file,
+            path,
+            size,
+            next_seq,
+            prev,
+            since_checkpoint: 0,
+            lines,
+            cut,
+            _lock: lock,
+        };
         if chain.size >= chain.settings.segment_bytes {
             chain.rotate()?;
         }
@@ -320,6 +337,25 @@ impl Chain {
     }
 }
 
+/// One writer a directory; a writer that is about to end is waited for.
+fn lock(directory: &Path) -> Result<File, AuditError> {
+    let path = directory.join("lock");
+    let open = |source| AuditError::Open { path: path.clone(), source };
+    let file =
+        OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path).map_err(open)?;
+    let since = Instant::now();
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(std::fs::TryLockError::Error(source)) => return Err(open(source)),
+            Err(std::fs::TryLockError::WouldBlock) if since.elapsed() >= LOCK_WITHIN => {
+                return Err(AuditError::Locked { path: directory.to_owned() });
+            }
+            Err(std::fs::TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(10)),
+        }
+    }
+}
+
 fn segment_path(directory: &Path, first: u64) -> PathBuf {
     directory.join(format!("audit-{first:012}.jsonl"))
 }
@@ -455,6 +491,16 @@ mod tests {
             let bad = report.first_bad.unwrap_or_else(|| panic!("byte {at} flipped unnoticed"));
             assert_eq!(bad.line, expected, "byte {at} of line {expected}: {bad:?}");
         }
+    }
+
+    #[test]
+    fn a_second_writer_is_refused() {
+        let directory = tempfile::tempdir().expect("tempdir");
+        let (_audit, writer) = Audit::open(settings(directory.path(), u64::MAX)).expect("open");
+        let second = Audit::open(settings(directory.path(), u64::MAX)).map(drop);
+        assert!(matches!(second, Err(AuditError::Locked { .. })), "{second:?}");
+        writer.close().expect("close");
+        Audit::open(settings(directory.path(), u64::MAX)).expect("the first has ended");
     }
 
     #[test]

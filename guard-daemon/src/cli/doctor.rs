@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::{CliError, coverage::fetch, print};
-use crate::{core::peer::group_id, coverage::Strength};
+use crate::{accounts::group_id, coverage::Strength};
 
 /// One finding.
 #[derive(Debug, Serialize)]

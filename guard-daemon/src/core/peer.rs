@@ -1,10 +1,8 @@
 //! Who is calling: identity from the kernel's peer credentials, roles from `[permissions]`, agents by cgroup.
 
 use std::{
-    ffi::CString,
     io,
-    os::fd::{AsFd, AsRawFd},
-    path::PathBuf,
+    os::fd::AsFd,
     pin::Pin,
     task::{Context, Poll},
 };
@@ -15,7 +13,10 @@ use tokio::{
 };
 use tonic::{Status, transport::server::Connected};
 
-use crate::settings::Permissions;
+use crate::{
+    accounts::{group_id, peer_groups, user_named},
+    settings::Permissions,
+};
 
 /// The process at the other end of a connection, as it was when it connected.
 #[derive(Clone, Debug)]
@@ -90,7 +91,7 @@ impl Peer {
                 Some(group) => {
                     group_id(group).is_some_and(|gid| gid == self.gid || self.groups.contains(&gid))
                 }
-                None => user_id(name) == Some(self.uid),
+                None => user_named(name).is_some_and(|user| user.uid == self.uid),
             })
     }
 
@@ -188,100 +189,6 @@ fn agent_in(text: &str, root: &str) -> Option<AgentPeer> {
     }
 }
 
-fn peer_groups(socket: &impl AsFd) -> io::Result<Vec<u32>> {
-    let mut groups = vec![0_u32; 64];
-    loop {
-        let mut size =
-            libc::socklen_t::try_from(groups.len() * size_of::<u32>()).map_err(io::Error::other)?;
-        // SAFETY: the buffer has `size` bytes and outlives the call; the descriptor is borrowed for it.
-        let result = unsafe {
-            libc::getsockopt(
-                socket.as_fd().as_raw_fd(),
-                libc::SOL_SOCKET,
-                libc::SO_PEERGROUPS,
-                groups.as_mut_ptr().cast(),
-                &raw mut size,
-            )
-        };
-        let count = size as usize / size_of::<u32>();
-        if result == 0 {
-            groups.truncate(count);
-            return Ok(groups);
-        }
-        let error = io::Error::last_os_error();
-        if error.raw_os_error() != Some(libc::ERANGE) || count <= groups.len() {
-            return Err(error);
-        }
-        groups.resize(count, 0);
-    }
-}
-
-/// The id of a group by its name.
-pub fn group_id(name: &str) -> Option<u32> {
-    let name = CString::new(name).ok()?;
-    let mut buffer = vec![0; 1 << 16];
-    // SAFETY: a zeroed `group` is a valid place to write to.
-    let mut entry: libc::group = unsafe { std::mem::zeroed() };
-    let mut found = std::ptr::null_mut();
-    // SAFETY: all pointers are to live, sufficiently large objects; `found` tells whether `entry` was filled.
-    let result = unsafe {
-        libc::getgrnam_r(name.as_ptr(), &raw mut entry, buffer.as_mut_ptr(), buffer.len(), &raw mut found)
-    };
-    (result == 0 && !found.is_null()).then_some(entry.gr_gid)
-}
-
-/// One line of the user database.
-#[derive(Clone, Debug)]
-pub struct User {
-    pub uid: u32,
-    pub gid: u32,
-    pub home: PathBuf,
-}
-
-/// The id of a user by name.
-pub fn user_id(name: &str) -> Option<u32> {
-    user_named(name).map(|user| user.uid)
-}
-
-/// A user by name.
-pub fn user_named(name: &str) -> Option<User> {
-    let name = CString::new(name).ok()?;
-    read_user(|entry, buffer, length, found| {
-        // SAFETY: `read_user` passes pointers to live objects of the sizes given.
-        unsafe { libc::getpwnam_r(name.as_ptr(), entry, buffer, length, found) }
-    })
-}
-
-/// A user by id.
-pub fn user_with(uid: u32) -> Option<User> {
-    read_user(|entry, buffer, length, found| {
-        // SAFETY: `read_user` passes pointers to live objects of the sizes given.
-        unsafe { libc::getpwuid_r(uid, entry, buffer, length, found) }
-    })
-}
-
-fn read_user(
-    call: impl FnOnce(*mut libc::passwd, *mut libc::c_char, usize, *mut *mut libc::passwd) -> libc::c_int,
-) -> Option<User> {
-    use std::os::unix::ffi::OsStrExt;
-
-    let mut buffer = vec![0; 1 << 14];
-    // SAFETY: a zeroed `passwd` is a valid place to write to.
-    let mut entry: libc::passwd = unsafe { std::mem::zeroed() };
-    let mut found = std::ptr::null_mut();
-    let result = call(&raw mut entry, buffer.as_mut_ptr(), buffer.len(), &raw mut found);
-    if result != 0 || found.is_null() || entry.pw_dir.is_null() {
-        return None;
-    }
-    // SAFETY: a filled entry points to NUL-terminated text in `buffer`, which is alive here.
-    let home = unsafe { std::ffi::CStr::from_ptr(entry.pw_dir) };
-    Some(User {
-        uid: entry.pw_uid,
-        gid: entry.pw_gid,
-        home: PathBuf::from(std::ffi::OsStr::from_bytes(home.to_bytes())),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -316,7 +223,7 @@ mod tests {
             operate: Vec::new(),
         };
         let daemon = group_id("daemon").expect("every Debian has this group");
-        let bin = user_id("bin").expect("every Debian has this user");
+        let bin = user_named("bin").expect("every Debian has this user").uid;
         assert!(peer(4000, &[daemon], None).holds(Role::Run, &permissions));
         assert!(!peer(4000, &[], None).holds(Role::Run, &permissions));
         assert!(peer(bin, &[], None).holds(Role::Approve, &permissions));

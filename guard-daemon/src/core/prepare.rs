@@ -11,8 +11,9 @@ use std::{
 
 use guard_proto::v1;
 
-use super::{Core, peer::Peer, peer::user_with, record, registry::Subject};
+use super::{Core, peer::Peer, record, registry::Subject};
 use crate::{
+    accounts::user_with,
     coverage::{Coverage, Strength},
     sandbox::{environment, profiles},
 };

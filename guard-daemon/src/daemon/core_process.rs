@@ -12,7 +12,7 @@ use std::{
     process::{Child, Command},
 };
 
-use crate::core::peer::user_named;
+use crate::accounts::{user_named, user_with};
 
 /// Who guard-core runs as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ impl CoreIdentity {
         let start = u32::try_from(hasher.finish() % u64::from(DYNAMIC.1)).unwrap_or(0);
         let uid = (0..DYNAMIC.1)
             .map(|step| DYNAMIC.0 + (start + step) % DYNAMIC.1)
-            .find(|&uid| crate::core::peer::user_with(uid).is_none())
+            .find(|&uid| user_with(uid).is_none())
             .unwrap_or(DYNAMIC.0);
         Self { uid, gid: uid }
     }
@@ -131,6 +131,9 @@ fn prepare(descriptors: [RawFd; 3], executable: RawFd, identity: CoreIdentity) -
         // From uid 0 the change of uid took every capability; from another uid the ambient ones would outlive the exec.
         check(libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0))?;
         check(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))?;
+        // A guardd that is killed takes its core along: the next one starts its own, and only one may write the record.
+        // After the change of uid, which would clear it.
+        check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM, 0, 0, 0))?;
     }
     Ok(())
 }

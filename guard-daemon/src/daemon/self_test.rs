@@ -11,7 +11,7 @@ use crate::{
 
 /// What a class gets on a host where everything works, and through what. Classes that nothing sees say so.
 const CLASSES: [(ActionClass, Strength, &str); 13] = [
-    (ActionClass::FileDelete, Strength::Observed, "seccomp traps"),
+    (ActionClass::FileDelete, Strength::NotCovered, "outside refused by the view; inside not seen"),
     (ActionClass::GitPush, Strength::Observed, "exec events"),
     (ActionClass::PrCreate, Strength::Observed, "exec events"),
     (ActionClass::PrPublish, Strength::Observed, "exec events"),
@@ -122,7 +122,6 @@ fn add_classes(coverage: &mut Coverage, programs: bool) {
         let measured = match class {
             ActionClass::NetworkEgress => of(&["cgroup"]),
             ActionClass::FileWriteOutsideWorktree => of(&["mount view", "Landlock"]),
-            ActionClass::FileDelete => of(&["seccomp"]).map(|(strength, _)| (strength, None)),
             _ if programs => Some((best, None)),
             _ => None,
         };
@@ -151,7 +150,7 @@ fn holes() -> Vec<String> {
         [
             "nothing is held yet: an act whose decision is an ask is done and recorded as observed",
             "rules that name hosts by name do not bind the kernel, which sees addresses",
-            "writes and removals inside the worktree are the agent's own; only removals of files older than it are recorded",
+            "writes and removals inside the worktree are the agent's own and are not recorded",
             "reads are not recorded; what must not be read is hidden",
         ]
         .map(str::to_owned),

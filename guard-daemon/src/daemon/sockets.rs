@@ -13,7 +13,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{core::peer::group_id, settings::Settings};
+use crate::{accounts::group_id, settings::Settings};
 
 /// Why the sockets cannot be had.
 #[derive(Debug, thiserror::Error)]

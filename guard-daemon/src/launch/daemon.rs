@@ -21,6 +21,7 @@ use super::{
     Descriptors,
     wire::{self, ClientEvent, DaemonEvent, Failed, Setup, TerminalState, Ticket, ToClient, ToDaemon},
 };
+use crate::accounts::peer_groups;
 
 /// Why an agent was not launched.
 #[derive(Debug, thiserror::Error)]
@@ -265,35 +266,4 @@ fn sandbox_memfd(sandbox: &Sandbox) -> io::Result<OwnedFd> {
 
 fn seqpacket() -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
-}
-
-/// `SO_PEERGROUPS`: the groups that the caller had when it connected, not those that a user database lists.
-fn peer_groups(connection: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
-    use std::os::fd::AsRawFd as _;
-
-    let mut groups = vec![0_u32; 64];
-    loop {
-        let mut bytes =
-            libc::socklen_t::try_from(size_of_val(groups.as_slice())).map_err(io::Error::other)?;
-        // SAFETY: the buffer has `bytes` bytes and both pointers live through the call.
-        let result = unsafe {
-            libc::getsockopt(
-                connection.as_raw_fd(),
-                libc::SOL_SOCKET,
-                libc::SO_PEERGROUPS,
-                groups.as_mut_ptr().cast(),
-                &raw mut bytes,
-            )
-        };
-        let needed = usize::try_from(bytes).map_err(io::Error::other)? / size_of::<u32>();
-        if result == 0 {
-            groups.truncate(needed);
-            return Ok(groups);
-        }
-        let error = io::Error::last_os_error();
-        if error.raw_os_error() != Some(libc::ERANGE) || needed <= groups.len() {
-            return Err(error);
-        }
-        groups.resize(needed, 0);
-    }
 }

@@ -1,11 +1,13 @@
 //! Whose rights an agent has: those of the caller, never root's by accident.
 
 use std::{
-    ffi::{CStr, CString, OsString},
+    ffi::{CStr, OsString},
     io,
     os::unix::ffi::OsStringExt as _,
     path::{Path, PathBuf},
 };
+
+use crate::accounts::user_with;
 
 /// One uid with its groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,15 +16,6 @@ pub struct Identity {
     pub gid: u32,
     /// Supplementary groups.
     pub groups: Vec<u32>,
-}
-
-/// A user as the host's user database knows it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct User {
-    pub name: CString,
-    pub uid: u32,
-    pub gid: u32,
-    pub home: PathBuf,
 }
 
 /// Why no identity was found.
@@ -68,7 +61,7 @@ pub fn choose(
 /// The identity of a uid in the user database, with the groups that it lists.
 #[must_use]
 pub fn identity_of(uid: u32) -> Option<Identity> {
-    let user = user_of(uid)?;
+    let user = user_with(uid)?;
     let mut groups = vec![0; 128];
     let mut count = 128;
     // SAFETY: `groups` has `count` elements, the name is a C string, and both live through the call.
@@ -80,29 +73,6 @@ pub fn identity_of(uid: u32) -> Option<Identity> {
         groups = vec![user.gid];
     }
     Some(Identity { uid, gid: user.gid, groups })
-}
-
-/// A user of the host's user database.
-#[must_use]
-pub fn user_of(uid: u32) -> Option<User> {
-    let mut text = vec![0; 16 << 10];
-    // SAFETY: all-zero is a valid `passwd`: numbers and null pointers.
-    let mut entry: libc::passwd = unsafe { std::mem::zeroed() };
-    let mut result = std::ptr::null_mut();
-    // SAFETY: every pointer lives through the call and the length is that of `text`.
-    let error =
-        unsafe { libc::getpwuid_r(uid, &raw mut entry, text.as_mut_ptr(), text.len(), &raw mut result) };
-    if error != 0 || result.is_null() {
-        return None;
-    }
-    // SAFETY: getpwuid_r found the user, so its strings point into `text`, which is alive.
-    let (name, home) = unsafe { (CStr::from_ptr(entry.pw_name), CStr::from_ptr(entry.pw_dir)) };
-    Some(User {
-        name: name.to_owned(),
-        uid: entry.pw_uid,
-        gid: entry.pw_gid,
-        home: PathBuf::from(OsString::from_vec(home.to_bytes().to_vec())),
-    })
 }
 
 /// The homes of root and of all people in the user database; those of the system's own users hold no person's files.

@@ -20,6 +20,7 @@ use rustix::{
 
 use super::{Layer, ShimError, caller::Manner, claims};
 use crate::{
+    accounts::user_with,
     launch::{
         Descriptors,
         wire::{self, Setup, TerminalState},
@@ -214,7 +215,7 @@ fn home_of(agent: &Identity, caller: &Identity, sandbox: &Sandbox) -> Option<Pat
     let home = if agent.uid == caller.uid {
         (!sandbox.home.is_empty()).then(|| path_from(&sandbox.home))
     } else {
-        identity::user_of(agent.uid).map(|user| user.home)
+        user_with(agent.uid).map(|user| user.home)
     };
     let home = home?;
     // Through links, with the agent's own eyes.
@@ -243,7 +244,7 @@ fn environment(
         });
         let home = home.unwrap_or(Path::new("/tmp")).as_os_str().as_bytes();
         entries.push([b"HOME=", home].concat());
-        if let Some(user) = identity::user_of(agent.uid) {
+        if let Some(user) = user_with(agent.uid) {
             entries.push([b"USER=", user.name.as_bytes()].concat());
             entries.push([b"LOGNAME=", user.name.as_bytes()].concat());
         }
