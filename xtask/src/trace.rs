@@ -17,9 +17,11 @@ pub(crate) fn run() -> Result<()> {
     let root = Paths::find()?.root;
     let listed = listed(&root.join("docs/requirements.md"))?;
     let mut named: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut functions = BTreeSet::new();
     for file in sources(&root)? {
         let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
         let place = file.strip_prefix(&root).unwrap_or(&file).display().to_string();
+        functions.extend(functions_in(&text));
         for (id, line) in named_by_tests(&text) {
             named.entry(id).or_default().push(format!("{place}:{line}"));
         }
@@ -32,10 +34,20 @@ pub(crate) fn run() -> Result<()> {
     for (id, places) in &unlisted {
         eprintln!("{} names {id}, but docs/requirements.md does not list it", places.join(", "));
     }
-    if !without.is_empty() || !unlisted.is_empty() {
-        bail!("{} listed without a test, {} named and not listed", without.len(), unlisted.len());
+    let promised = promised(&root.join("docs/promises.md"))?;
+    let broken: Vec<_> = promised.iter().filter(|test| !functions.contains(*test)).collect();
+    for test in &broken {
+        eprintln!("docs/promises.md rests on {test}, but there is no such test");
     }
-    println!("{} requirements, each named by a test", listed.len());
+    if !without.is_empty() || !unlisted.is_empty() || !broken.is_empty() {
+        bail!(
+            "{} listed without a test, {} named and not listed, {} promises without their test",
+            without.len(),
+            unlisted.len(),
+            broken.len()
+        );
+    }
+    println!("{} requirements, each named by a test; {} tests hold promises", listed.len(), promised.len());
     Ok(())
 }
 
@@ -46,6 +58,31 @@ fn listed(file: &Path) -> Result<BTreeSet<String>> {
         .filter_map(|line| line.strip_prefix("- "))
         .filter_map(|line| ids(line).into_iter().next())
         .collect())
+}
+
+/// The tests in the last column of the tables of promises.
+fn promised(file: &Path) -> Result<BTreeSet<String>> {
+    let text = fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let rows = text.lines().filter_map(|line| line.strip_suffix('|')?.rsplit('|').next());
+    // Between back quotes: every second piece.
+    Ok(rows.flat_map(|column| column.split('`').skip(1).step_by(2)).map(str::to_owned).collect())
+}
+
+/// Names of the functions of a file that are tests, or stand in a `proptest!` block as one.
+fn functions_in(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut is_test = false;
+    for line in text.lines().map(str::trim) {
+        if line.starts_with("#[") {
+            is_test |= line.starts_with("#[test]") || line.starts_with("#[tokio::test");
+        } else if !line.starts_with("//") {
+            let name =
+                line.trim_start_matches("async ").strip_prefix("fn ").and_then(|rest| rest.split('(').next());
+            found.extend(name.filter(|_| is_test).map(str::to_owned));
+            is_test = false;
+        }
+    }
+    found
 }
 
 fn sources(root: &Path) -> Result<Vec<PathBuf>> {
@@ -117,6 +154,7 @@ mod tests {
         let text = "/// C-032 and R-71.\n#[test]\nfn one() {}\n\n/// K-101\nfn not_a_test() {}\n// M-050\n#[tokio::test]\nasync fn two() {}\n";
         let found: Vec<_> = named_by_tests(text).into_iter().map(|(id, _)| id).collect();
         assert_eq!(found, ["C-032", "R-71", "M-050"]);
+        assert_eq!(functions_in(text), ["one", "two"]);
         assert_eq!(ids("UTC-12 XC-032 C-1 G-1401,"), ["G-1401"]);
     }
 }

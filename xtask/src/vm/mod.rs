@@ -4,6 +4,7 @@
 //! they use, and `vm-init` is its first process. The kernel has BPF LSM, which many hosts refuse, so what the tests
 //! and the coverage say there and here may differ; both are printed.
 
+mod compare;
 mod initramfs;
 mod kernel;
 
@@ -56,13 +57,18 @@ pub(crate) struct Count {
 const SILENCE: Duration = Duration::from_secs(400);
 
 /// Tools that tests start; those that this machine lacks are left out, and the tests that want them fail there.
-const TOOLS: [&str; 20] = [
-    "bash", "cat", "cp", "curl", "env", "false", "id", "ip", "kill", "ln", "ls", "mkdir", "mv", "nsenter",
-    "rm", "setpriv", "sh", "sleep", "touch", "true",
+const TOOLS: [&str; 50] = [
+    "bash", "cat", "chattr", "chmod", "chown", "cp", "curl", "cut", "dd", "env", "false", "find", "grep",
+    "head", "id", "ip", "kill", "ln", "ls", "lsattr", "mkdir", "mkfifo", "mount", "mv", "nsenter", "printf",
+    "ps", "pwd", "readlink", "rm", "rmdir", "sed", "seq", "setfattr", "setpriv", "sh", "sleep", "sort",
+    "stat", "stty", "tail", "test", "timeout", "touch", "tr", "true", "umount", "uname", "unshare", "wc",
 ];
 
 /// The daemons, and what the tests start as agents.
 const PROGRAMS: [&str; 4] = ["guardd", "guard-core", "guard-shim", "guardctl"];
+
+/// Prints the coverage of the machine it runs on.
+const COVERAGE: &str = "show-coverage";
 
 /// Why no machine can be booted here; `None` if one can.
 pub(crate) fn unavailable() -> Option<String> {
@@ -95,8 +101,21 @@ pub(crate) fn boot(arguments: &Arguments) -> Result<Count> {
     pack(&archive, &paths, &tests, arguments)?;
     eprintln!("booting {} without network and disk", image.display());
     let console = directory.join("console.log");
-    let count = Machine::start(&image, &archive, &console)?.follow();
-    count.with_context(|| format!("what the kernel said is in {}", console.display()))
+    let report = Machine::start(&image, &archive, &console)?
+        .follow()
+        .with_context(|| format!("what the kernel said is in {}", console.display()))?;
+    if let Some(there) = &report.coverage {
+        println!("\n{}", compare::table(&coverage_here(&paths)?, there));
+    }
+    Ok(report.count)
+}
+
+/// What guardd says of this machine.
+fn coverage_here(paths: &Paths) -> Result<serde_json::Value> {
+    let program = paths.target.join("debug").join(COVERAGE);
+    let output = Command::new(&program).output().with_context(|| format!("no {}", program.display()))?;
+    serde_json::from_slice(&output.stdout)
+        .with_context(|| format!("no coverage of this machine: {}", String::from_utf8_lossy(&output.stderr)))
 }
 
 /// The end-to-end test programs of this build, by name.
@@ -132,9 +151,10 @@ fn pack(archive: &Path, paths: &Paths, tests: &[(String, PathBuf)], arguments: &
         initramfs.link(&Path::new("/").join(name), &Path::new("usr").join(name))?;
         initramfs.directory(&Path::new("/usr").join(name))?;
     }
-    for directory in
-        ["/dev", "/proc", "/sys", "/tmp", "/run", "/root", "/home", "/var/lib", "/var/log", "/etc"]
-    {
+    for directory in [
+        "/opt", "/srv", "/mnt", "/var/tmp", "/dev", "/proc", "/sys", "/tmp", "/run", "/root", "/home",
+        "/var/lib", "/var/log", "/etc",
+    ] {
         initramfs.directory(Path::new(directory))?;
     }
     initramfs.file(
@@ -157,7 +177,7 @@ fn pack(archive: &Path, paths: &Paths, tests: &[(String, PathBuf)], arguments: &
     for name in tests_helpers(&built) {
         add(&name, &built.join(&name), &Path::new("/guard").join(&name))?;
     }
-    let mut plan = String::new();
+    let mut plan = format!("coverage {COVERAGE}\n");
     for (name, executable) in tests {
         if arguments.program.as_ref().is_some_and(|wanted| !name.contains(wanted)) {
             continue;
@@ -243,7 +263,7 @@ impl Machine {
     }
 
     /// Prints what the machine reports until it has ended.
-    fn follow(mut self) -> Result<Count> {
+    fn follow(mut self) -> Result<Report> {
         let stdout = self.process.stdout.take().context("no output of the virtual machine")?;
         let (send, lines) = mpsc::channel();
         std::thread::spawn(move || {
@@ -253,7 +273,7 @@ impl Machine {
                 }
             }
         });
-        let mut count = Count::default();
+        let mut report = Report::default();
         loop {
             let line = match lines.recv_timeout(SILENCE) {
                 Ok(line) => line,
@@ -262,9 +282,9 @@ impl Machine {
                 }
                 Err(mpsc::RecvTimeoutError::Disconnected) => bail!("the virtual machine ended early"),
             };
-            match read(line.trim_end(), &mut count)? {
+            match report.read(line.trim_end())? {
                 Next::More => {}
-                Next::End => return Ok(count),
+                Next::End => return Ok(report),
             }
         }
     }
@@ -275,24 +295,37 @@ enum Next {
     End,
 }
 
-/// Reads one line of `vm-init`, counts and prints it.
-fn read(line: &str, count: &mut Count) -> Result<Next> {
-    match line.split_once(' ').unwrap_or((line, "")) {
-        ("kernel" | "lsm", _) => println!("{line}"),
-        ("test", rest) => {
-            match rest.split(' ').nth(1) {
-                Some("ok") => count.passed += 1,
-                Some("skipped") => count.skipped += 1,
-                _ => count.failed += 1,
+/// What the machine has said so far.
+#[derive(Debug, Default)]
+struct Report {
+    count: Count,
+    coverage: Option<serde_json::Value>,
+}
+
+impl Report {
+    /// Reads one line of `vm-init`, counts and prints it.
+    fn read(&mut self, line: &str) -> Result<Next> {
+        let count = &mut self.count;
+        match line.split_once(' ').unwrap_or((line, "")) {
+            ("kernel" | "lsm", _) => println!("{line}"),
+            ("test", rest) => {
+                match rest.split(' ').nth(1) {
+                    Some("ok") => count.passed += 1,
+                    Some("skipped") => count.skipped += 1,
+                    _ => count.failed += 1,
+                }
+                println!("vm  {rest} s");
             }
-            println!("vm  {rest} s");
+            ("said", rest) => println!("    {rest}"),
+            ("broken", rest) => bail!("in the virtual machine: {rest}"),
+            ("coverage", json) => {
+                self.coverage = Some(serde_json::from_str(json).context("the coverage is no JSON")?);
+            }
+            ("end", _) => return Ok(Next::End),
+            _ => eprintln!("the virtual machine says: {line}"),
         }
-        ("said", rest) => println!("    {rest}"),
-        ("broken", rest) => bail!("in the virtual machine: {rest}"),
-        ("end", _) => return Ok(Next::End),
-        _ => eprintln!("the virtual machine says: {line}"),
+        Ok(Next::More)
     }
-    Ok(Next::More)
 }
 
 #[cfg(test)]
@@ -301,13 +334,13 @@ mod tests {
 
     #[test]
     fn lines_of_the_machine_are_counted() -> Result<()> {
-        let mut count = Count::default();
+        let mut report = Report::default();
         for line in ["test a::b ok 0.10", "test a::c failed 2.00", "said | why", "test a::d skipped 0.10"] {
-            read(line, &mut count)?;
+            report.read(line)?;
         }
-        assert_eq!(count, Count { passed: 1, failed: 1, skipped: 1 });
-        assert!(read("broken no plan", &mut count).is_err());
-        assert!(matches!(read("end", &mut count)?, Next::End));
+        assert_eq!(report.count, Count { passed: 1, failed: 1, skipped: 1 });
+        assert!(report.read("broken no plan").is_err());
+        assert!(matches!(report.read("end")?, Next::End));
         Ok(())
     }
 }
