@@ -276,3 +276,23 @@ fn others_launch_nothing_and_take_no_worktree_that_is_not_theirs() -> Result<()>
     assert!(!refused.status.success(), "a stranger to group guard must not launch");
     Ok(())
 }
+
+/// The files below `examples/` are ones that the daemon takes.
+#[test]
+fn the_examples_are_without_faults() -> Result<()> {
+    if skip_host() {
+        return Ok(());
+    }
+    let mut host = Host::new()?;
+    for (option, name, content) in [
+        ("--config", "guard.toml", include_str!("../../examples/guard.toml")),
+        ("--policy", "policy.json", include_str!("../../examples/policy.json")),
+        ("--managed", "managed-policy.json", include_str!("../../examples/managed-policy.json")),
+    ] {
+        let file = host.path(name);
+        fs::write(&file, content)?;
+        host.option(option).option(&file.display().to_string());
+    }
+    host.start_daemon()?;
+    Ok(())
+}
