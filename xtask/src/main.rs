@@ -1,5 +1,6 @@
 //! Builds, tests and demonstrates guard; see `cargo xtask --help`. One file a task.
 
+mod bench;
 mod bpf;
 mod demo;
 mod fresh;
@@ -19,6 +20,8 @@ enum Task {
     Setup(setup::Arguments),
     /// Build the BPF programs, then everything else; the daemon embeds the programs
     Build(bpf::Arguments),
+    /// Measure what guard costs, against bare and against a peer; needs root and a quiet machine
+    Bench,
     /// Show what guard does to an agent that does as it likes; needs root
     Demo,
     /// Run the tests; installs what they need
@@ -34,6 +37,7 @@ enum Task {
 fn main() -> Result<()> {
     match Task::parse() {
         Task::Setup(arguments) => setup::run(&arguments),
+        Task::Bench => bench::run(),
         Task::Build(arguments) => bpf::run(&arguments),
         Task::Demo => demo::run(),
         Task::Test(arguments) => test::run(&arguments),

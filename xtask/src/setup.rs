@@ -16,6 +16,8 @@ pub(crate) enum Need {
     Host,
     /// Boot kernels
     Vm,
+    /// Peers to measure against
+    Bench,
     /// Make a bare Debian system
     Fresh,
 }
@@ -78,6 +80,7 @@ pub(crate) fn ensure(need: Need) -> Result<()> {
             packages.extend(files.map(|(_, package)| (*package).to_owned()));
             install(&packages)
         }
+        Need::Bench => install(&programs(&[("bwrap", "bubblewrap")])),
         Need::Vm => {
             let mut packages = programs(&VM);
             if packages.iter().any(|package| package == "qemu-system-x86") {
