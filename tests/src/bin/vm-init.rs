@@ -7,12 +7,13 @@
 //! ```text
 //! kernel 6.1.0-57-cloud-amd64
 //! test host_network::sendmsg4_refuses_datagrams ok 1.20
-//! said | a line that a failed test wrote
+//! said | a line that a failed test wrote, or why one was skipped
 //! coverage {"kernel": …}
 //! end
 //! ```
 
 use std::{
+    collections::BTreeMap,
     fs::{self, File, OpenOptions},
     io::{self, Read, Write},
     os::unix::fs::{PermissionsExt, symlink},
@@ -140,13 +141,20 @@ fn run() -> Result<()> {
     let mut port = port().context("no second serial port")?;
     writeln!(port, "kernel {}", fs::read_to_string("/proc/sys/kernel/osrelease")?.trim())?;
     writeln!(port, "lsm {}", fs::read_to_string("/sys/kernel/security/lsm").unwrap_or_default().trim())?;
+    let mut loopback = Command::new("ip");
+    loopback.args(["link", "set", "lo", "up"]);
+    if let (false, said) = output(loopback)? {
+        bail!("no loopback: {said}");
+    }
     let plan = fs::read_to_string(Path::new(HOME).join("plan")).context("no plan")?;
+    let mut unfit = BTreeMap::new();
     for line in plan.lines() {
         match line.split_once(' ') {
+            Some(("unfit", rest)) => unfit.extend(rest.split_once(' ')),
             Some(("coverage", program)) => coverage(&mut port, program)?,
             Some(("tests", rest)) => {
                 let (program, filter) = rest.split_once(' ').unwrap_or((rest, ""));
-                tests(&mut port, program, filter)?;
+                tests(&mut port, program, filter, &unfit)?;
             }
             _ => bail!("the plan has a line that is not understood: {line:?}"),
         }
@@ -167,7 +175,7 @@ fn coverage(port: &mut File, program: &str) -> Result<()> {
     Ok(())
 }
 
-fn tests(port: &mut File, program: &str, filter: &str) -> Result<()> {
+fn tests(port: &mut File, program: &str, filter: &str, unfit: &BTreeMap<&str, &str>) -> Result<()> {
     let path = Path::new(HOME).join("deps").join(program);
     let mut list = Command::new(&path);
     list.args(["--list", "--format", "terse"]);
@@ -179,6 +187,12 @@ fn tests(port: &mut File, program: &str, filter: &str) -> Result<()> {
         if !name.contains(filter) {
             continue;
         }
+        let full = format!("{program}::{name}");
+        if let Some(reason) = unfit.get(full.as_str()) {
+            writeln!(port, "test {full} skipped 0")?;
+            said(port, reason)?;
+            continue;
+        }
         let since = Instant::now();
         let mut test = Command::new(&path);
         test.args(["--exact", name, "--nocapture", "--test-threads=1"]).current_dir("/tmp");
@@ -188,7 +202,7 @@ fn tests(port: &mut File, program: &str, filter: &str) -> Result<()> {
             () if ok && text.contains(" 1 ignored;") => "skipped",
             () => "failed",
         };
-        writeln!(port, "test {program}::{name} {word} {:.2}", since.elapsed().as_secs_f64())?;
+        writeln!(port, "test {full} {word} {:.2}", since.elapsed().as_secs_f64())?;
         if word == "failed" {
             said(port, &text)?;
         }

@@ -62,6 +62,9 @@ impl<W: Write> Initramfs<W> {
         let content = fs::read(from).with_context(|| format!("cannot read {}", from.display()))?;
         self.file(to, mode.permissions().mode(), &content)?;
         for library in libraries(from)? {
+            if self.known.contains(&library) {
+                continue;
+            }
             let content = fs::read(&library).with_context(|| format!("cannot read {}", library.display()))?;
             self.file(&library, 0o755, &content)?;
         }
