@@ -8,7 +8,7 @@ use std::{
     process::Command,
 };
 
-use guard_daemon::sandbox::seccomp;
+use guard_daemon::sandbox::{landlock::abi as landlock_abi, seccomp};
 use guard_tests::fence::{AGENT, House, cgroup2, host_tier, program};
 
 /// The uid of the agent and a place that it owns, with one file, one directory and one link in it.
@@ -123,10 +123,16 @@ fn outside_the_worktree_nothing_changes() {
         let arguments: Vec<String> =
             arguments.iter().map(|argument| argument.replace("{}", &outside)).collect();
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        victims(&house);
+        if unsupported(name, &attack("none", &house, AGENT, name, &arguments)) {
+            continue;
+        }
+        // Landlock learned about truncation with its third ABI; the view holds it all the same.
+        let landlock = landlock.filter(|_| *name != "truncate" || landlock_abi() >= 3);
         for (layers, uid, expected) in [
             ("view", AGENT, Some(libc::EROFS)),
             ("view", 0, Some(libc::EROFS)),
-            ("landlock", AGENT, *landlock),
+            ("landlock", AGENT, landlock),
             ("none", AGENT, None),
         ] {
             victims(&house);
@@ -145,6 +151,16 @@ fn outside_the_worktree_nothing_changes() {
             }
         }
     }
+}
+
+/// Whether the file system of these tests has no such thing, as tmpfs before 6.6 has no user's attributes. Says so.
+fn unsupported(name: &str, said: &str) -> bool {
+    let may = matches!(name, "xattr" | "chattr");
+    let lacks = may && [libc::EOPNOTSUPP, libc::ENOTTY].iter().any(|number| said == errno(*number));
+    if lacks {
+        eprintln!("not tried: {name}, which this file system does not have");
+    }
+    lacks
 }
 
 /// Inside the worktree the same changes work under all layers together.
@@ -168,7 +184,10 @@ fn inside_the_worktree_everything_works() {
         }
         let arguments: Vec<String> = arguments.iter().map(|argument| argument.replace("{}", &work)).collect();
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        assert_eq!(attack("view,landlock,seccomp", &house, AGENT, name, &arguments), "done", "{name}");
+        let said = attack("view,landlock,seccomp", &house, AGENT, name, &arguments);
+        if !unsupported(name, &said) {
+            assert_eq!(said, "done", "{name}");
+        }
     }
 }
 
@@ -301,8 +320,10 @@ fn nothing_outside_is_signalled_or_reached_by_abstract_socket() {
     let name = format!("guard-test-{}", std::process::id());
     let address = std::os::unix::net::SocketAddr::from_abstract_name(&name).expect("a name");
     let listener = std::os::unix::net::UnixListener::bind_addr(&address).expect("a socket");
+    // Before ABI 6 there are no scopes, and coverage lists that as a hole.
+    let scoped = if landlock_abi() >= 6 { errno(libc::EPERM) } else { "done".to_owned() };
     for (layers, signal, connect) in
-        [("landlock", errno(libc::EPERM), errno(libc::EPERM)), ("none", "done".to_owned(), "done".to_owned())]
+        [("landlock", scoped.clone(), scoped), ("none", "done".to_owned(), "done".to_owned())]
     {
         assert_eq!(attack(layers, &house, AGENT, "signal", &[&pid]), signal, "{layers}");
         assert_eq!(attack(layers, &house, AGENT, "abstract", &[&name]), connect, "{layers}");
@@ -334,7 +355,9 @@ fn nobody_leaves_the_cgroup() {
     );
     assert_eq!(attack("seccomp", &house, 0, "clone-into", &[&directory]), errno(libc::ENOSYS));
     assert_eq!(attack("view", &house, 0, "clone-into", &[&directory]), errno(libc::ENOENT));
-    assert!(attack("view", &house, 0, "exists", &[&cgroup2().display().to_string()]) == errno(libc::ENOENT));
+    let root = cgroup2().join("cgroup.procs").display().to_string();
+    assert_eq!(attack("none", &house, 0, "exists", &[&root]), "done");
+    assert_eq!(attack("view", &house, 0, "exists", &[&root]), errno(libc::ENOENT));
     // The killed children of these attacks are gone by now.
     fs::remove_dir(&elsewhere).expect("the cgroup is empty");
 }

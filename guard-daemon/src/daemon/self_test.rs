@@ -155,6 +155,12 @@ fn holes() -> Vec<String> {
         ]
         .map(str::to_owned),
     );
+    let abi = crate::sandbox::landlock::abi();
+    if abi < 6 {
+        holes.push(format!(
+            "abstract Unix sockets in the agent's network namespace can be reached: Landlock ABI {abi} has no scopes, ABI 6 (Linux 6.12) has"
+        ));
+    }
     holes
 }
 
