@@ -20,6 +20,9 @@ const NEEDED: [(Capability, &str); 14] = [
     (Capability::CAP_MKNOD, "device nodes of an agent's /dev"),
 ];
 
+/// Needed while guardd starts, and given up after it.
+const STARTING: [(Capability, &str); 1] = [(Capability::CAP_NET_RAW, "the self-test of raw packets")];
+
 /// A capability that is not there.
 #[derive(Debug, thiserror::Error)]
 #[error(
@@ -37,6 +40,7 @@ pub fn check() -> Result<(), NoPrivilege> {
     let held = caps::read(None, CapSet::Effective).unwrap_or_default();
     let missing: Vec<String> = NEEDED
         .iter()
+        .chain(&STARTING)
         .filter(|(capability, _)| !held.contains(capability))
         .map(|(capability, purpose)| format!("{capability} ({purpose})"))
         .collect();
