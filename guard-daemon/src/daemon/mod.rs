@@ -16,7 +16,7 @@ use std::{
 };
 
 use guard_proto::v1::{self, command::Command, from_daemon, to_daemon};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{
     coverage::Coverage,
@@ -274,6 +274,8 @@ async fn serve(
     }
     std::thread::Builder::new().name("accept".to_owned()).spawn(move || agents::accept(&agents, &launch))?;
 
+    // Before anybody is told that it is ready: a signal without a handler would end it.
+    let signals = Signals::take()?;
     println!(
         "guardd ready socket={} pid={} strength={strength}",
         settings.guard_socket().display(),
@@ -281,7 +283,7 @@ async fn serve(
     );
     // Without systemd there is nobody to tell.
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
-    until_told(keeper.as_deref()).await?;
+    signals.until_told(keeper.as_deref()).await;
     if let Some(keeper) = &keeper {
         keeper.stop();
     }
@@ -304,17 +306,32 @@ async fn ready(daemon: &Daemon, keeper: Option<&Keeper>) -> Result<(), StartErro
     Ok(())
 }
 
-async fn until_told(keeper: Option<&Keeper>) -> io::Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut hangup = signal(SignalKind::hangup())?;
-    loop {
-        tokio::select! {
-            _ = terminate.recv() => return Ok(()),
-            _ = interrupt.recv() => return Ok(()),
-            _ = hangup.recv() => {
-                if let Some(keeper) = keeper {
-                    keeper.signal(rustix::process::Signal::HUP);
+/// The signals that guardd answers.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    fn take() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    /// Passes reloads on to the core until guardd is told to end.
+    async fn until_told(mut self, keeper: Option<&Keeper>) {
+        loop {
+            tokio::select! {
+                _ = self.terminate.recv() => return,
+                _ = self.interrupt.recv() => return,
+                _ = self.hangup.recv() => {
+                    if let Some(keeper) = keeper {
+                        keeper.signal(rustix::process::Signal::HUP);
+                    }
                 }
             }
         }
