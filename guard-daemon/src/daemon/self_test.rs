@@ -54,7 +54,8 @@ pub fn measure(enforcement: Option<&Enforcement>, root: &Cgroup, layers: Vec<Lay
             .cures
             .push("build with BPF programs (cargo xtask build) and start guardd as root".to_owned());
     }
-    add_classes(&mut coverage, enforcement.is_some());
+    let processes = enforcement.map(|enforcement| enforcement.coverage().processes.as_slice());
+    add_classes(&mut coverage, processes.unwrap_or_default());
     coverage
 }
 
@@ -81,16 +82,10 @@ fn add_kernel_side(coverage: &mut Coverage, found: &enforce::Coverage) {
         });
     }
     for mechanism in &found.mechanisms {
-        // Of several forms the one that failed is the one to show.
-        let shown = mechanism
-            .self_tests
-            .iter()
-            .find(|test| test.expected != test.got)
-            .or_else(|| mechanism.self_tests.first());
         coverage.layers.push(LayerCoverage {
             layer: mechanism.mechanism.to_owned(),
             strength: strength(mechanism.strength),
-            self_test: shown.map(self_test),
+            self_test: shown(mechanism),
         });
     }
     // Programs that were not tried are programs of which nothing is known.
@@ -107,8 +102,18 @@ fn add_kernel_side(coverage: &mut Coverage, found: &enforce::Coverage) {
     coverage.notes.extend(found.notes.iter().cloned());
 }
 
-/// A class is as strong as the weakest of what carries it.
-fn add_classes(coverage: &mut Coverage, programs: bool) {
+/// Of several forms that were tried the one that failed is the one to show.
+fn shown(mechanism: &enforce::MechanismResult) -> Option<SelfTest> {
+    let failed = mechanism.self_tests.iter().find(|test| test.expected != test.got);
+    failed.or_else(|| mechanism.self_tests.first()).map(self_test)
+}
+
+/// A class is as strong as the weakest of what carries it; what reports processes is no layer of a launch, so it comes apart.
+fn add_classes(coverage: &mut Coverage, processes: &[enforce::MechanismResult]) {
+    let exec = processes
+        .iter()
+        .find(|mechanism| mechanism.mechanism.ends_with("sched_process_exec"))
+        .map(|mechanism| (strength(mechanism.strength), shown(mechanism)));
     let of = |names: &[&str]| {
         coverage
             .layers
@@ -122,15 +127,14 @@ fn add_classes(coverage: &mut Coverage, programs: bool) {
         let measured = match class {
             ActionClass::NetworkEgress => of(&["cgroup"]),
             ActionClass::FileWriteOutsideWorktree => of(&["mount view", "Landlock"]),
-            _ if programs => Some((best, None)),
-            _ => None,
+            _ => exec.clone(),
         };
         let (found, test) = measured.unwrap_or((Strength::NotCovered, None));
         classes.push(ClassCoverage {
             class: class.as_str().to_owned(),
             strength: best.min(found),
             mechanism: mechanism.to_owned(),
-            self_test: test,
+            self_test: test.filter(|_| best != Strength::NotCovered),
         });
     }
     coverage.classes = classes;
@@ -155,6 +159,9 @@ fn holes() -> Vec<String> {
         ]
         .map(str::to_owned),
     );
+    holes.extend(enforce::NOT_SEEN.map(|what| {
+        format!("the network programs do not see {what}; the other layers of a launch close that")
+    }));
     let abi = crate::sandbox::landlock::abi();
     if abi < 6 {
         holes.push(format!(
@@ -208,7 +215,7 @@ mod tests {
             notes: Vec::new(),
         };
         add_kernel_side(&mut coverage, found);
-        add_classes(&mut coverage, true);
+        add_classes(&mut coverage, &found.processes);
         coverage
     }
 
@@ -219,5 +226,7 @@ mod tests {
         assert_eq!(coverage.overall(), Strength::NotCovered);
         let egress = coverage.classes.iter().find(|class| class.class == "networkEgress");
         assert_eq!(egress.map(|class| class.strength), Some(Strength::NotCovered));
+        let spawn = coverage.classes.iter().find(|class| class.class == "processSpawn");
+        assert_eq!(spawn.map(|class| class.strength), Some(Strength::NotCovered), "no tracepoint was tried");
     }
 }
