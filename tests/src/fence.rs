@@ -301,13 +301,9 @@ impl Done {
 /// When it was not built.
 #[must_use]
 pub fn program(name: &str) -> PathBuf {
-    let own = std::env::current_exe().expect("the test's own path");
-    let directory = own.ancestors().find(|path| path.join(name).is_file());
-    directory
-        .unwrap_or_else(|| {
-            panic!("{name} is not built: run `cargo build --workspace --exclude guard-ebpf` first")
-        })
-        .join(name)
+    let path = crate::programs().join(name);
+    assert!(path.is_file(), "{name} is not built: run `cargo xtask build` first");
+    path
 }
 
 /// Where cgroup2 is mounted.

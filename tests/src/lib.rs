@@ -5,26 +5,13 @@
 pub mod attack;
 pub mod fence;
 pub mod host;
+mod programs;
 pub mod terminal;
 pub mod world;
 
-use std::{
-    path::PathBuf,
-    sync::atomic::{AtomicU32, Ordering},
-};
+use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The directory of the programs of this build.
-#[must_use]
-pub fn programs() -> PathBuf {
-    let me = std::env::current_exe().unwrap_or_default();
-    let directory = me.parent().map(PathBuf::from).unwrap_or_default();
-    // Tests lie one level below the programs.
-    if directory.ends_with("deps") {
-        directory.parent().map(PathBuf::from).unwrap_or_default()
-    } else {
-        directory
-    }
-}
+pub use programs::programs;
 
 /// A name that no other test on this machine has now.
 #[must_use]

@@ -29,20 +29,32 @@ pub(crate) struct Paths {
 impl Paths {
     /// Reads the environment.
     pub(crate) fn find() -> Result<Self> {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask has no parent directory")?;
+        let root = workspace_root()?;
         let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
         let cache = match env::var_os("GUARD_CACHE") {
             Some(cache) => PathBuf::from(cache),
             None => PathBuf::from(env::var_os("HOME").context("neither GUARD_CACHE nor HOME is set")?)
                 .join(".cache/guard"),
         };
-        Ok(Self { root: root.to_path_buf(), target: root.join(target), cache })
+        let target = root.join(target);
+        Ok(Self { root, target, cache })
     }
 
     /// Where the object goes, and where the daemon's build script looks for it.
     pub(crate) fn object(&self) -> PathBuf {
         env::var_os("GUARD_BPF_OBJECT").map_or_else(|| self.target.join("bpf/guard.o"), PathBuf::from)
     }
+}
+
+/// The checkout that this is run in. Not the one that it was built in: a target directory may outlive a clone and
+/// serve the next one, which cargo does not tell apart.
+fn workspace_root() -> Result<PathBuf> {
+    if let Some(package) = env::var_os("CARGO_MANIFEST_DIR") {
+        return Ok(Path::new(&package).parent().context("xtask has no parent directory")?.to_path_buf());
+    }
+    let here = env::current_dir().context("the current directory is gone")?;
+    let root = here.ancestors().find(|path| path.join("xtask/Cargo.toml").is_file());
+    Ok(root.context("this is not a checkout of guard: run `cargo xtask` inside one")?.to_path_buf())
 }
 
 /// What to build.

@@ -182,7 +182,7 @@ fn pack(archive: &Path, paths: &Paths, tests: &[(String, PathBuf)], arguments: &
     for name in PROGRAMS {
         add(name, &built.join(name), &Path::new("/guard").join(name))?;
     }
-    for name in tests_helpers(&built) {
+    for name in tests_helpers(paths) {
         add(&name, &built.join(&name), &Path::new("/guard").join(&name))?;
     }
     let mut plan = format!("coverage {COVERAGE}\n");
@@ -244,9 +244,9 @@ fn add_package<W: std::io::Write>(initramfs: &mut Initramfs<W>, package: &str) -
 }
 
 /// The programs of the tests' crate, as far as they are built.
-fn tests_helpers(built: &Path) -> Vec<String> {
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/src/bin");
-    let names = fs::read_dir(sources)
+fn tests_helpers(paths: &Paths) -> Vec<String> {
+    let built = paths.target.join("debug");
+    let names = fs::read_dir(paths.root.join("tests/src/bin"))
         .into_iter()
         .flatten()
         .filter_map(|entry| Some(entry.ok()?.path().file_stem()?.to_string_lossy().into_owned()));
