@@ -224,7 +224,7 @@ fn pip_installs_a_wheel_under_its_profile() -> Result<()> {
 }
 
 /// cargo: a program with a real dependency, built from the registry's cache. A toolchain that only root can read is
-/// used by a launch as root.
+/// used by a launch as root. What it unlinks and renames is its own.
 #[test]
 fn cargo_builds_from_its_cache_under_its_profile() -> Result<()> {
     if skip_host() {
@@ -260,6 +260,11 @@ fn cargo_builds_from_its_cache_under_its_profile() -> Result<()> {
     let mut command = desk.agent(&options, "cargo run -q --offline");
     let said = succeed(command.env("HOME", home).env("PATH", path).current_dir(&worktree))?;
     assert_eq!(said, "42\n");
+    let ended = |record: &serde_json::Value| record["detail"]["event"] == "agent ended";
+    host.wait_for_record(ended)?;
+    let deletes = |record: &serde_json::Value| record["request"]["action"].to_string().contains("fileDelete");
+    let deleted: Vec<_> = host.records()?.into_iter().filter(deletes).collect();
+    assert!(deleted.is_empty(), "R-70: a build deletes nothing that was there: {deleted:#?}");
     assert_eq!(fs::metadata(worktree.join("target"))?.uid(), if everybody { UID } else { 0 });
     Ok(())
 }

@@ -42,6 +42,7 @@ pub mod policy;
 pub mod prepare;
 pub mod record;
 pub mod registry;
+pub mod scratch;
 pub mod services;
 pub mod tail;
 

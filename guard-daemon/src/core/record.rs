@@ -9,7 +9,7 @@ use guard_policy::{
 use guard_proto::v1::{self, observation::Act};
 use serde_json::{json, value::to_raw_value};
 
-use super::Core;
+use super::{Core, scratch};
 use crate::audit::{Effect, Entry, Kind};
 
 /// The kernel's address table for everyone, or for one agent.
@@ -112,20 +112,37 @@ pub fn judge(core: &Core, observation: v1::Observation) -> Option<Entry> {
     Some(decided(core, &observation, &act, action))
 }
 
-/// The shim reports removals and truncations of files only where they are older than the agent, or refused.
+/// What is lost by a change, and what else it touches.
 fn file_change(core: &Core, agent_id: &str, change: &v1::FileChange) -> Action {
+    let (path, other) = (path_of(&change.path), path_of(&change.other));
+    let worktree = core.registry.subject(agent_id).map(|subject| path_of(&subject.worktree));
+    let action = |operation, path: &Path, inside: bool, existed: bool| {
+        if !inside {
+            return facts::file_change(operation, path, Place::Outside, existed);
+        }
+        let relative = worktree.as_ref().and_then(|worktree| path.strip_prefix(worktree).ok());
+        // The worktree itself.
+        let relative = relative.map(|path| if path == Path::new("") { Path::new(".") } else { path });
+        facts::file_change(operation, relative.unwrap_or(path), Place::Worktree, existed)
+    };
+    let existed = change.existed_before && !scratch::is_gits_own(&change.operation, &path, &other);
     let operation = match change.operation.as_str() {
         "unlink" | "rmdir" => FileOperation::Remove,
         "truncate" => FileOperation::Truncate,
         _ => FileOperation::Change,
     };
-    let path = path_of(&change.path);
-    if !change.inside_worktree {
-        return facts::file_change(operation, &path, Place::Outside, true);
+    let mut whole = action(operation, &path, change.inside_worktree, existed);
+    if matches!(change.operation.as_str(), "rename" | "exchange") {
+        let operation = if existed { FileOperation::Replace } else { FileOperation::Change };
+        let onto = action(operation, &other, change.other_inside_worktree, existed);
+        whole.add_classes(onto.classes);
+        // A path that cannot be read leaves all of them unknown.
+        whole.paths = whole.paths.zip(onto.paths).map(|(first, second)| [first, second].concat());
     }
-    let worktree = core.registry.subject(agent_id).map(|subject| path_of(&subject.worktree));
-    let relative = worktree.and_then(|worktree| path.strip_prefix(worktree).map(Path::to_owned).ok());
-    facts::file_change(operation, &relative.unwrap_or(path), Place::Worktree, true)
+    if change.objects > 1 {
+        whole.count = Some(change.objects);
+    }
+    whole
 }
 
 fn decided(core: &Core, observation: &v1::Observation, act: &Act, action: Action) -> Entry {
@@ -137,7 +154,11 @@ fn decided(core: &Core, observation: &v1::Observation, act: &Act, action: Action
     // What has happened already is not turned into a denial for want of an approver: it stays an ask.
     let decision = guard_policy::decide(&current.policy, &request, &core.context(entry.at, true));
     fill(&mut entry, &request, &decision, current.number);
-    entry.with_detail(&detail(act))
+    let mut detail = detail(act);
+    if observation.count > 0 {
+        detail["repeated"] = observation.count.into();
+    }
+    entry.with_detail(&detail)
 }
 
 /// What the request has no place for.
@@ -164,6 +185,10 @@ fn detail(act: &Act) -> serde_json::Value {
             "path": text(&change.path),
             "other": text(&change.other),
             "inside_worktree": change.inside_worktree,
+            "inode": change.inode,
+            "device": change.device,
+            "existed_before": change.existed_before,
+            "objects": change.objects,
         }),
         Act::Unix(connect) => json!({"act": "unix connect", "path": text(&connect.path)}),
         Act::Socket(socket) => json!({

@@ -136,8 +136,9 @@ fn start(arguments: &Arguments) -> Result<(), StartError> {
     // Before the runtime's threads: capabilities belong to threads. The canary launch then shows that the rest suffices.
     privilege::drop_rest()?;
     let mut canary = None;
-    layers.push(trial::view(&root, &core_process::beside("guard-shim")?, &mut canary));
-    let mut coverage = self_test::measure(enforcement.as_ref(), &root, layers);
+    let launched = trial::launch(&root, &core_process::beside("guard-shim")?, &mut canary);
+    layers.push(launched.view);
+    let mut coverage = self_test::measure(enforcement.as_ref(), &root, layers, &launched.files);
     coverage.cures.extend(sockets.warnings.iter().cloned());
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let host = Host { root, enforcement, coverage, canary };

@@ -11,7 +11,7 @@ use crate::{
 
 /// What a class gets on a host where everything works, and through what. Classes that nothing sees say so.
 const CLASSES: [(ActionClass, Strength, &str); 13] = [
-    (ActionClass::FileDelete, Strength::NotCovered, "outside refused by the view; inside not seen"),
+    (ActionClass::FileDelete, Strength::Observed, "seccomp listener; outside refused by the view"),
     (ActionClass::GitPush, Strength::Observed, "exec events"),
     (ActionClass::PrCreate, Strength::Observed, "exec events"),
     (ActionClass::PrPublish, Strength::Observed, "exec events"),
@@ -27,7 +27,12 @@ const CLASSES: [(ActionClass, Strength, &str); 13] = [
 ];
 
 /// Runs everything that was not run yet and puts the page together.
-pub fn measure(enforcement: Option<&Enforcement>, root: &Cgroup, layers: Vec<LayerCoverage>) -> Coverage {
+pub fn measure(
+    enforcement: Option<&Enforcement>,
+    root: &Cgroup,
+    layers: Vec<LayerCoverage>,
+    files: &LayerCoverage,
+) -> Coverage {
     let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
     let mut coverage = Coverage {
         kernel,
@@ -55,7 +60,7 @@ pub fn measure(enforcement: Option<&Enforcement>, root: &Cgroup, layers: Vec<Lay
             .push("build with BPF programs (cargo xtask build) and start guardd as root".to_owned());
     }
     let processes = enforcement.map(|enforcement| enforcement.coverage().processes.as_slice());
-    add_classes(&mut coverage, processes.unwrap_or_default());
+    add_classes(&mut coverage, processes.unwrap_or_default(), files);
     coverage
 }
 
@@ -108,8 +113,9 @@ fn shown(mechanism: &enforce::MechanismResult) -> Option<SelfTest> {
     failed.or_else(|| mechanism.self_tests.first()).map(self_test)
 }
 
-/// A class is as strong as the weakest of what carries it; what reports processes is no layer of a launch, so it comes apart.
-fn add_classes(coverage: &mut Coverage, processes: &[enforce::MechanismResult]) {
+/// A class is as strong as the weakest of what carries it; what reports processes and files is no layer of a launch, so it
+/// comes apart.
+fn add_classes(coverage: &mut Coverage, processes: &[enforce::MechanismResult], files: &LayerCoverage) {
     let exec = processes
         .iter()
         .find(|mechanism| mechanism.mechanism.ends_with("sched_process_exec"))
@@ -126,6 +132,7 @@ fn add_classes(coverage: &mut Coverage, processes: &[enforce::MechanismResult]) 
     for (class, best, mechanism) in CLASSES {
         let measured = match class {
             ActionClass::NetworkEgress => of(&["cgroup"]),
+            ActionClass::FileDelete => Some((files.strength, files.self_test.clone())),
             ActionClass::FileWriteOutsideWorktree => of(&["mount view", "Landlock"]),
             _ => exec.clone(),
         };
@@ -154,7 +161,8 @@ fn holes() -> Vec<String> {
         [
             "nothing is held yet: an act whose decision is an ask is done and recorded as observed",
             "rules that name hosts by name do not bind the kernel, which sees addresses",
-            "writes and removals inside the worktree are the agent's own and are not recorded",
+            "a file that is emptied or written over through an open descriptor is recorded as opened for writing, not as deleted",
+            "an agent that runs with --no-trap changes files unseen; Landlock and the view still refuse",
             "reads are not recorded; what must not be read is hidden",
         ]
         .map(str::to_owned),
@@ -215,7 +223,8 @@ mod tests {
             notes: Vec::new(),
         };
         add_kernel_side(&mut coverage, found);
-        add_classes(&mut coverage, &found.processes);
+        let files = LayerCoverage { layer: String::new(), strength: Strength::NotCovered, self_test: None };
+        add_classes(&mut coverage, &found.processes, &files);
         coverage
     }
 

@@ -1,6 +1,6 @@
 //! One canary for each layer of a launch: the denied act is done, and done once more without the layer, which must succeed,
 //! or the test proves nothing. Landlock and seccomp are tried alone, each in a child of its own; the mount view by a whole launch
-//! whose agent does what only the view refuses.
+//! whose agent does what only the view refuses, and whose other acts the listener has to tell.
 
 use std::{
     fs, io,
@@ -72,50 +72,107 @@ pub fn layers() -> Vec<LayerCoverage> {
     ]
 }
 
-/// Launches an agent that changes the mode of its own file outside the worktree. Landlock does not stop that and the filter
-/// does not know paths: the mount view alone refuses. `cgroup` gets the id of the cgroup that the canary ran in.
-pub fn view(root: &Cgroup, shim: &Path, cgroup: &mut Option<CgroupId>) -> LayerCoverage {
-    let since = Instant::now();
-    let got = match try_view(root, shim, cgroup) {
-        Ok(got) => got,
-        Err(error) => format!("{error:#}"),
-    };
-    let expected = "refused";
-    let strength = if got == expected { Strength::Enforced } else { Strength::NotCovered };
-    let self_test = SelfTest {
-        did: "launch an agent that changes the mode of a file of its own outside".to_owned(),
-        expected: expected.to_owned(),
-        got,
-        ms: since.elapsed().as_secs_f64() * 1e3,
-    };
-    LayerCoverage { layer: "mount view".to_owned(), strength, self_test: Some(self_test) }
+/// What the canary of a whole launch showed.
+pub struct Launched {
+    /// Refuses what Landlock and the filter do not.
+    pub view: LayerCoverage,
+    /// Tells what is lost inside the worktree; no layer, since it refuses nothing.
+    pub files: LayerCoverage,
 }
 
-fn try_view(root: &Cgroup, shim: &Path, cgroup: &mut Option<CgroupId>) -> anyhow::Result<String> {
+/// Launches an agent that changes the mode of its own file outside the worktree, and does away with files in it that were there
+/// before. Landlock does not stop the first and the filter does not know paths: the mount view alone refuses. The rest is done,
+/// and told by the listener. `cgroup` gets the id of the cgroup that the canary ran in.
+pub fn launch(root: &Cgroup, shim: &Path, cgroup: &mut Option<CgroupId>) -> Launched {
+    let since = Instant::now();
+    let (refused, lost) = match try_launch(root, shim, cgroup) {
+        Ok(got) => got,
+        Err(error) => (format!("{error:#}"), format!("{error:#}")),
+    };
+    let ms = since.elapsed().as_secs_f64() * 1e3;
+    let result = |layer: &str, did: &str, expected: &str, got: String, best| LayerCoverage {
+        layer: layer.to_owned(),
+        strength: if got == expected { best } else { Strength::NotCovered },
+        self_test: Some(SelfTest { did: did.to_owned(), expected: expected.to_owned(), got, ms }),
+    };
+    Launched {
+        view: result(
+            "mount view",
+            "launch an agent that changes the mode of a file of its own outside",
+            "refused",
+            refused,
+            Strength::Enforced,
+        ),
+        files: result(
+            "seccomp listener",
+            "launch an agent that removes, replaces and truncates old files and a new one",
+            LOSSES,
+            lost,
+            Strength::Observed,
+        ),
+    }
+}
+
+/// What the listener is to tell of the canary: the new file is not among it.
+const LOSSES: &str = "unlink removed, rename replaced, truncate truncated";
+
+fn try_launch(root: &Cgroup, shim: &Path, cgroup: &mut Option<CgroupId>) -> anyhow::Result<(String, String)> {
     use std::os::unix::{fs::chown, process::CommandExt};
 
     let place = Place::new()?;
     let (file, worktree) = (place.0.join("file"), place.0.join("worktree"));
     fs::write(&file, b"x")?;
     fs::create_dir(&worktree)?;
-    for path in [&file, &worktree] {
+    let old = ["removed", "replaced", "truncated"].map(|name| worktree.join(name));
+    for path in &old {
+        fs::write(path, b"x")?;
+    }
+    for path in old.iter().chain([&file, &worktree]) {
         chown(path, Some(NOBODY), Some(NOBODY))?;
     }
     let mode = || fs::metadata(&file).map(|metadata| metadata.permissions().mode() & 0o777);
-    let command = ["/bin/chmod", "604", &file.display().to_string()].map(str::to_owned);
+    let text = file.display().to_string();
     let control =
-        std::process::Command::new(&command[0]).args(&command[1..]).uid(NOBODY).gid(NOBODY).status()?;
+        std::process::Command::new("/bin/chmod").args(["604", &text]).uid(NOBODY).gid(NOBODY).status()?;
     if !control.success() || mode()? != 0o604 {
-        return Ok("refused even without the view".to_owned());
+        let got = "refused even without the view".to_owned();
+        return Ok((got.clone(), got));
     }
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600))?;
-    let ran = launch_canary(root, shim, &place.0, &worktree, &command, cgroup)?;
-    Ok(match (ran, mode()?) {
+    let script = "rm removed; echo >new; mv -f new replaced; : >truncated; echo >new; rm new; exec /bin/chmod 604 \"$0\"";
+    let command = ["/bin/sh", "-c", script, &text].map(str::to_owned);
+    let Ran { status, told } = launch_canary(root, shim, &place.0, &worktree, &command, cgroup)?;
+    let refused = match (status, mode()?) {
         (Err(why), _) => why,
         (Ok(_), 0o604) => "done".to_owned(),
         (Ok(0), _) => "nothing, but it said that it was done".to_owned(),
         (Ok(_), _) => "refused".to_owned(),
-    })
+    };
+    Ok((refused, losses(&told)))
+}
+
+/// The losses among what was told, in the order in which they came about.
+fn losses(told: &[v1::Observation]) -> String {
+    let mut losses: Vec<_> = told
+        .iter()
+        .filter_map(|observation| match &observation.act {
+            Some(v1::observation::Act::File(change)) if change.existed_before => {
+                let path = if change.other.is_empty() { &change.path } else { &change.other };
+                let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+                Some((observation.time_ns, format!("{} {}", change.operation, String::from_utf8_lossy(name))))
+            }
+            _ => None,
+        })
+        .collect();
+    losses.sort();
+    let losses: Vec<String> = losses.into_iter().map(|(_, loss)| loss).collect();
+    if losses.is_empty() { "nothing".to_owned() } else { losses.join(", ") }
+}
+
+/// How a canary's command ended, and what was told of it meanwhile.
+struct Ran {
+    status: Result<u32, String>,
+    told: Vec<v1::Observation>,
 }
 
 /// Runs a command as an agent; its wait status, or why it did not start.
@@ -126,7 +183,7 @@ fn launch_canary(
     worktree: &Path,
     command: &[String],
     id: &mut Option<CgroupId>,
-) -> anyhow::Result<Result<u32, String>> {
+) -> anyhow::Result<Ran> {
     use std::os::unix::ffi::OsStrExt;
 
     let cgroup = root.child(CANARY)?;
@@ -168,10 +225,15 @@ fn launch_canary(
         },
     )?;
     let mut ended = Err("the shim ended before the agent".to_owned());
+    let mut told = Vec::new();
     while let Some(report) = canary.next_report()? {
-        if let Report::Ended { status, .. } = report {
-            ended = Ok(status);
-            break;
+        match report {
+            Report::Ended { status, .. } => {
+                ended = Ok(status);
+                break;
+            }
+            Report::Observed(observation) => told.push(observation),
+            Report::Started { .. } => {}
         }
     }
     drop(canary);
@@ -184,7 +246,7 @@ fn launch_canary(
     cgroup.kill()?;
     cgroup.wait_empty(std::time::Duration::from_secs(2))?;
     cgroup.remove()?;
-    Ok(ended)
+    Ok(Ran { status: ended, told })
 }
 
 fn not_covered(layer: &str, got: &str) -> LayerCoverage {

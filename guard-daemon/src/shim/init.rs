@@ -18,6 +18,7 @@ use rustix::{
 use super::{
     Layer, ShimError,
     caller::Manner,
+    listener::thing::coarse_now,
     setup::{Prepared, writable_files},
 };
 use crate::{
@@ -41,6 +42,8 @@ pub(super) struct Agent {
     pub(super) root: OwnedFd,
     pub(super) worktree: std::path::PathBuf,
     pub(super) identity: crate::sandbox::identity::Identity,
+    /// When the session began: before its first process, by the file systems' clock.
+    pub(super) since: u64,
 }
 
 /// What the kernel is asked for with the agent's first process.
@@ -62,6 +65,7 @@ pub(super) fn start(prepared: Prepared<'_>) -> Result<Agent, ShimError> {
         step: "entering the caller's network namespace",
         source: error.into(),
     })?;
+    let since = coarse_now();
     let Some((pid, process)) = clone_init(prepared.handed.cgroup.as_fd())
         .map_err(ShimError::step("making the agent's first process"))?
     else {
@@ -92,6 +96,7 @@ pub(super) fn start(prepared: Prepared<'_>) -> Result<Agent, ShimError> {
                 started: ready.started.unwrap_or_default(),
                 worktree: prepared.worktree,
                 identity: prepared.identity,
+                since,
             })
         }
         Some(InitEvent::Failed(Failed { code, message })) => {

@@ -16,6 +16,8 @@ use crate::launch::wire::{self, DaemonEvent, ToDaemon};
 const ALIKE: Duration = Duration::from_secs(1);
 /// Different tries that are remembered to find such as are alike.
 const REMEMBERED: usize = 256;
+/// How long guardd may keep a thread waiting that no agent waits for.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The line to guardd, whichever guardd that is.
 pub(super) struct Reports {
@@ -28,6 +30,8 @@ struct Line {
     lost: Option<(u64, u64, u64)>,
     next: u64,
     alike: HashMap<Vec<u8>, Alike>,
+    /// guardd took nothing for as long as patience lasts: until it does again nobody waits for it.
+    stuck: bool,
 }
 
 /// A try that was told lately.
@@ -39,7 +43,7 @@ struct Alike {
 
 impl Reports {
     pub(super) fn new(control: OwnedFd) -> Self {
-        Self { line: Mutex::new(Line { control, lost: None, next: 0, alike: HashMap::new() }) }
+        Self { line: Mutex::new(Line { control, lost: None, next: 0, alike: HashMap::new(), stuck: false }) }
     }
 
     /// Tells what was seen; of observations with one key only the first of each second, with the number of those before, so that
@@ -60,6 +64,37 @@ impl Reports {
             line.alike.insert(key, Alike { told: Instant::now(), held: None });
         }
         line.count_and_send(DaemonEvent::Observed(observation));
+    }
+
+    /// Tells what was seen, waiting for room if there is none.
+    pub(super) fn tell(&self, observation: Observation) {
+        let since = Instant::now();
+        let message = ToDaemon { event: Some(DaemonEvent::Observed(observation)) };
+        loop {
+            let mut line = self.lock();
+            line.tell_loss();
+            match wire::send(&line.control, &message, &[], SendFlags::DONTWAIT) {
+                Ok(()) => {
+                    line.next += 1;
+                    line.stuck = false;
+                    return;
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock && !line.stuck => {
+                    if since.elapsed() >= PATIENCE {
+                        line.stuck = true;
+                        return line.lose(1);
+                    }
+                }
+                Err(_) => return line.lose(1),
+            }
+            drop(line);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// So many were given up before they came here.
+    pub(super) fn lose(&self, count: u64) {
+        self.lock().lose(count);
     }
 
     /// Another guardd takes over.
@@ -88,14 +123,20 @@ impl Reports {
 
 impl Line {
     fn count_and_send(&mut self, event: DaemonEvent) {
-        let number = self.next;
-        self.next += 1;
         self.tell_loss();
         let counts = matches!(event, DaemonEvent::Observed(_));
-        if self.send(event, SendFlags::DONTWAIT).is_err() && counts {
-            let (count, first) = self.lost.map_or((0, number), |(count, first, _)| (count, first));
-            self.lost = Some((count + 1, first, number));
+        if self.send(event, SendFlags::DONTWAIT).is_ok() {
+            self.next += 1;
+        } else if counts {
+            self.lose(1);
         }
+    }
+
+    fn lose(&mut self, count: u64) {
+        let first = self.next;
+        self.next += count;
+        let (before, first) = self.lost.map_or((0, first), |(before, first, _)| (before, first));
+        self.lost = Some((before + count, first, self.next - 1));
     }
 
     /// Tells everything that was held back, and forgets what was told.

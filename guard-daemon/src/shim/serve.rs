@@ -13,7 +13,13 @@ use rustix::{
     process::{Signal, WaitId, WaitIdOptions},
 };
 
-use super::{ShimError, init::Agent, listener::Listener, report::Reports, setup::Handed};
+use super::{
+    ShimError,
+    init::Agent,
+    listener::{Listener, notes::Notes, object::View},
+    report::Reports,
+    setup::Handed,
+};
 use crate::{
     launch::wire::{self, ClientEvent, DaemonEvent, Exited, FromInit, InitEvent, ToClient, ToCommand},
     sandbox::privilege,
@@ -27,15 +33,19 @@ pub(super) fn serve(control: OwnedFd, handed: Handed, agent: Agent) -> Result<()
     let Handed { client, reconnect, sandbox, descriptors, cgroup, .. } = handed;
     // The command has these; pipes must end when it closes them.
     drop((descriptors, cgroup));
-    let Agent { init, process, pid, started, listener, terminal, root, worktree, identity } = agent;
+    let Agent { init, process, pid, started, listener, terminal, root, worktree, identity, since } = agent;
     privilege::limit_capabilities()?;
     privilege::no_new_privileges()?;
     privilege::become_identity(&identity)?;
     privilege::hide_memory()?;
 
     let reports = Arc::new(Reports::new(control));
+    let view = Arc::new(View::new(root));
+    let notes = Notes::start(Arc::clone(&view), Arc::clone(&reports), &worktree)
+        .map_err(ShimError::step("starting the thread for notes"))?;
+    let notes = Arc::new(notes);
     if let Some(listener) = listener {
-        Listener::new(listener, root, worktree, Arc::clone(&reports))
+        Listener::new(listener, view, worktree, since, Arc::clone(&notes))
             .serve_on_a_thread()
             .map_err(ShimError::step("starting the listener"))?;
     }
@@ -45,6 +55,7 @@ pub(super) fn serve(control: OwnedFd, handed: Handed, agent: Agent) -> Result<()
         init: Some(init),
         process,
         reports,
+        notes,
         pid,
         ended: None,
         deadline: None,
@@ -68,6 +79,7 @@ struct Serving {
     init: Option<OwnedFd>,
     process: OwnedFd,
     reports: Arc<Reports>,
+    notes: Arc<Notes>,
     pid: u32,
     ended: Option<Exited>,
     /// When an agent without a caller is ended.
@@ -185,6 +197,7 @@ impl Serving {
             // A caller that has gone does not hear it.
             let _ = wire::send(client, &event, &[], SendFlags::empty());
         }
+        self.notes.finish();
         self.reports.finish(DaemonEvent::Ended(ended));
     }
 }

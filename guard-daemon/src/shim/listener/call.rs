@@ -33,8 +33,15 @@ pub(super) enum Call {
     Connect { address: u64, length: u64 },
 }
 
+/// A rename that must not replace anything.
+pub(super) const RENAME_NEW: &str = "rename to a new name";
+
 const FOLLOW: Object = Object::Target { follow: true };
 const NO_FOLLOW: Object = Object::Target { follow: false };
+/// `RENAME_NOREPLACE`
+const RENAME_NOREPLACE: libc::c_int = 1;
+/// `RENAME_EXCHANGE`: nothing is lost.
+const RENAME_EXCHANGE: libc::c_int = 2;
 const CREATE: libc::c_int = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
 
 /// Reads one call; `None` when it is not one of the trapped.
@@ -65,6 +72,8 @@ pub(super) fn decode(number: libc::c_long, arguments: &[u64; 6]) -> Option<Call>
         libc::SYS_openat => open(at(a, b), int(c)),
         libc::SYS_unlinkat if int(c) & libc::AT_REMOVEDIR != 0 => change("rmdir", at(a, b), Object::Parent),
         libc::SYS_unlinkat => change("unlink", at(a, b), Object::Parent),
+        libc::SYS_renameat2 if int(e) & RENAME_EXCHANGE != 0 => two("exchange", at(a, b), at(c, d)),
+        libc::SYS_renameat2 if int(e) & RENAME_NOREPLACE != 0 => two(RENAME_NEW, at(a, b), at(c, d)),
         libc::SYS_renameat | libc::SYS_renameat2 => two("rename", at(a, b), at(c, d)),
         libc::SYS_linkat => two("link", at(c, d), at_or_descriptor(a, b, e)),
         libc::SYS_symlinkat => change("symlink", at(b, c), Object::Parent),

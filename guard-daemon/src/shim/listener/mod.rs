@@ -2,11 +2,16 @@
 //!
 //! Every call goes on: the mount view and Landlock refuse what is to be refused, on the kernel's own copy of the arguments.
 //! What this thread reads from an agent's memory can change behind its back, so it is good for the record and never for a verdict.
+//! Nor does it know how a call ends: a [`Note`] says how to find out, and [`notes`] does, on a thread that no agent waits for.
 
 mod call;
-mod object;
+pub(super) mod notes;
+pub(super) mod object;
+pub(super) mod thing;
 
 use std::{
+    cell::RefCell,
+    collections::HashMap,
     ffi::OsStr,
     io,
     os::{
@@ -15,32 +20,56 @@ use std::{
     },
     path::{Path, PathBuf},
     sync::Arc,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use guard_proto::v1::{FileChange, Observation, UnixConnect, observation::Act};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fs::FileType,
+};
 
 use self::{
-    call::{Call, Object, Place, decode},
-    object::{View, host_has, read_memory},
+    call::{Call, Object, Place, RENAME_NEW, decode},
+    notes::{Note, Notes},
+    object::{Found, View, host_has, read_memory},
+    thing::{Check, coarse_now},
 };
-use super::report::{Reports, now};
+use super::report::now;
 
-const MECHANISM: &str = "mount view";
+/// How long a process is known by its number alone.
+const KNOWN_FOR: Duration = Duration::from_secs(1);
+/// Processes that are known at once.
+const KNOWN: usize = 1024;
 
 /// The seccomp listener of one agent.
 pub(super) struct Listener {
     descriptor: OwnedFd,
-    view: View,
+    view: Arc<View>,
     worktree: PathBuf,
-    reports: Arc<Reports>,
+    /// When the session began, by the file systems' clock.
+    since: u64,
+    notes: Arc<Notes>,
+    processes: RefCell<HashMap<u32, (Instant, u32, u32)>>,
+}
+
+/// What a call is, and how to find out whether it was done.
+struct Seen {
+    act: Act,
+    effect: &'static str,
+    check: Check,
 }
 
 impl Listener {
-    /// `root` is the root directory of the agent's view.
-    pub(super) fn new(descriptor: OwnedFd, root: OwnedFd, worktree: PathBuf, reports: Arc<Reports>) -> Self {
-        Self { descriptor, view: View::new(root), worktree, reports }
+    /// `since` is when the session began.
+    pub(super) fn new(
+        descriptor: OwnedFd,
+        view: Arc<View>,
+        worktree: PathBuf,
+        since: u64,
+        notes: Arc<Notes>,
+    ) -> Self {
+        Self { descriptor, view, worktree, since, notes, processes: RefCell::default() }
     }
 
     /// Serves until the agent has ended.
@@ -80,9 +109,10 @@ impl Listener {
             // Gone callers need no answer.
             // SAFETY: as above.
             unsafe { libc::ioctl(self.descriptor.as_raw_fd(), SEND, &raw const answer) };
-            if let Some(mut observation) = seen {
-                observation.latency_us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
-                self.reports.observe(key_of(&observation), observation);
+            if let Some(mut note) = seen {
+                note.observation.latency_us =
+                    u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
+                self.notes.add(note);
             }
         }
     }
@@ -95,41 +125,59 @@ impl Listener {
     }
 
     /// What there is to say about a call. Everything that needs the caller's state is asked before it goes on.
-    fn look(&self, call: &libc::seccomp_notif) -> Option<Observation> {
-        let act = match decode(call.data.nr.into(), &call.data.args)? {
+    fn look(&self, call: &libc::seccomp_notif) -> Option<Note> {
+        let moment = coarse_now();
+        let seen = match decode(call.data.nr.into(), &call.data.args)? {
             Call::Change { operation, place, object, other } => {
                 self.change(call.pid, operation, place, object, other)?
             }
             Call::Connect { address, length } => self.connect(call.pid, address, length)?,
         };
-        let (effect, strength) = match &act {
-            Act::Unix(connect) if connect.path.starts_with(b"@") => ("none", "observed"),
-            Act::Unix(connect) if self.view.has_socket(Path::new(OsStr::from_bytes(&connect.path))) => {
-                ("done", "observed")
-            }
-            _ => ("fenced", "enforced"),
-        };
-        let process = Process::of(call.pid);
+        let exe = std::fs::read_link(format!("/proc/{}/exe", call.pid)).unwrap_or_default();
+        let (pid, parent_pid) = self.process(call.pid);
         // The task may have died, and its number be another's by now.
         let id = call.id;
         // SAFETY: the kernel reads one number.
         if unsafe { libc::ioctl(self.descriptor.as_raw_fd(), ID_VALID, &raw const id) } != 0 {
             return None;
         }
-        Some(Observation {
-            time_ns: now(),
-            pid: process.pid,
-            parent_pid: process.parent,
-            exe: process.exe,
-            effect: effect.to_owned(),
-            mechanism: if effect == "fenced" { MECHANISM } else { "seccomp" }.to_owned(),
-            strength: strength.to_owned(),
-            act: Some(act),
-            ..Observation::default()
+        let fenced = seen.effect == "fenced";
+        Some(Note {
+            observation: Observation {
+                time_ns: now(),
+                pid,
+                parent_pid,
+                exe: exe.into_os_string().into_vec(),
+                effect: seen.effect.to_owned(),
+                mechanism: if fenced { "mount view" } else { "seccomp" }.to_owned(),
+                strength: if fenced { "enforced" } else { "observed" }.to_owned(),
+                act: Some(seen.act),
+                ..Observation::default()
+            },
+            check: seen.check,
+            moment,
         })
     }
 
-    /// A change that the view refuses; others are not told here.
+    /// The process that a task belongs to, and its parent.
+    fn process(&self, task: u32) -> (u32, u32) {
+        let mut known = self.processes.borrow_mut();
+        if let Some((since, pid, parent)) = known.get(&task)
+            && since.elapsed() < KNOWN_FOR
+        {
+            return (*pid, *parent);
+        }
+        if known.len() >= KNOWN {
+            known.clear();
+        }
+        let status = std::fs::read_to_string(format!("/proc/{task}/status")).unwrap_or_default();
+        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+        let (pid, parent) = (field("Tgid:").unwrap_or(task), field("PPid:").unwrap_or(0));
+        known.insert(task, (Instant::now(), pid, parent));
+        (pid, parent)
+    }
+
+    /// A change that the view refuses, or one of a file that does not belong to this agent alone.
     fn change(
         &self,
         task: u32,
@@ -137,71 +185,92 @@ impl Listener {
         place: Place,
         object: Object,
         other: Option<Place>,
-    ) -> Option<Act> {
+    ) -> Option<Seen> {
         let first = self.view.find(task, place, object)?;
         let second = other.and_then(|place| self.view.find(task, place, Object::Parent));
         // A link changes only where the new name is; a rename changes both directories.
-        let fenced =
-            first.fenced || operation == "rename" && second.as_ref().is_some_and(|found| found.fenced);
-        fenced.then(|| {
-            Act::File(FileChange {
-                operation: if first.fresh { "create" } else { operation }.to_owned(),
-                inside_worktree: first.path.starts_with(&self.worktree),
-                path: first.path.into_os_string().into_vec(),
-                other: second.map(|found| found.path.into_os_string().into_vec()).unwrap_or_default(),
-            })
-        })
+        let both = matches!(operation, "rename" | RENAME_NEW | "exchange");
+        let fenced = first.fenced || both && second.as_ref().is_some_and(|found| found.fenced);
+        if first.private && !fenced || cannot_be(operation, &first, second.as_ref()) {
+            return None;
+        }
+        let operation = match operation {
+            _ if first.fresh => "create",
+            // There is nothing to lose in it.
+            RENAME_NEW => "rename",
+            "truncate" if first.thing.is_some_and(|thing| thing.size == 0) => "write",
+            operation => operation,
+        };
+        let lost = match operation {
+            "unlink" | "rmdir" | "truncate" => first.thing,
+            // Two names of one thing: nothing happens.
+            "rename" => second
+                .as_ref()
+                .and_then(|found| found.thing)
+                .filter(|thing| first.thing.is_none_or(|moved| moved.identity != thing.identity)),
+            _ => None,
+        };
+        let check = match (operation, lost, &second) {
+            _ if fenced => Check::Known,
+            ("unlink" | "rmdir", Some(thing), _) => {
+                Check::Gone { path: first.path.clone(), was: thing.identity }
+            }
+            ("rename", Some(thing), Some(second)) => {
+                Check::Gone { path: second.path.clone(), was: thing.identity }
+            }
+            ("rename" | "exchange", _, Some(second)) => Check::Changed { path: second.path.clone() },
+            ("write", ..) => Check::Writable { path: first.path.clone() },
+            _ => Check::Changed { path: first.path.clone() },
+        };
+        let identity = lost.or(first.thing).map(|thing| thing.identity);
+        let inside = |path: &Path| path.starts_with(&self.worktree);
+        let change = FileChange {
+            operation: operation.to_owned(),
+            inside_worktree: inside(&first.path),
+            other_inside_worktree: second.as_ref().is_some_and(|found| inside(&found.path)),
+            path: first.path.into_os_string().into_vec(),
+            other: second.map(|found| found.path.into_os_string().into_vec()).unwrap_or_default(),
+            inode: identity.map_or(0, |identity| identity.inode),
+            device: identity.map_or(0, |identity| identity.device),
+            existed_before: lost.is_some_and(|thing| thing.existed_before(self.since)),
+            objects: 0,
+        };
+        Some(Seen { act: Act::File(change), effect: if fenced { "fenced" } else { "done" }, check })
     }
 
     /// A connect to a Unix socket that exists, here or only outside of the view.
-    fn connect(&self, task: u32, address: u64, length: u64) -> Option<Act> {
+    fn connect(&self, task: u32, address: u64, length: u64) -> Option<Seen> {
         let length = usize::try_from(length).ok()?.min(size_of::<libc::sockaddr_un>());
         let bytes = read_memory(task, address, length).ok()?;
         let (family, path) = bytes.split_first_chunk::<2>()?;
         if i32::from(u16::from_ne_bytes(*family)) != libc::AF_UNIX || path.is_empty() {
             return None;
         }
-        let path = if path[0] == 0 {
-            [b"@", &path[1..]].concat()
+        let (path, effect) = if path[0] == 0 {
+            ([b"@", &path[1..]].concat(), "none")
         } else {
             let end = path.iter().position(|byte| *byte == 0).unwrap_or(path.len());
             let path = Path::new(OsStr::from_bytes(&path[..end]));
             // Many programs ask for sockets that no host of today has; that is no try at anything.
-            if !self.view.has_socket(path) && !host_has(path) {
+            let here = self.view.has_socket(path);
+            if !here && !host_has(path) {
                 return None;
             }
-            path.as_os_str().as_bytes().to_vec()
+            (path.as_os_str().as_bytes().to_vec(), if here { "done" } else { "fenced" })
         };
-        Some(Act::Unix(UnixConnect { path }))
+        Some(Seen { act: Act::Unix(UnixConnect { path }), effect, check: Check::Known })
     }
 }
 
-/// What makes two tries alike.
-fn key_of(observation: &Observation) -> Vec<u8> {
-    match &observation.act {
-        Some(Act::File(change)) => [change.operation.as_bytes(), &change.path, b"\0", &change.other].concat(),
-        Some(Act::Unix(connect)) => [b"connect", connect.path.as_slice()].concat(),
-        _ => Vec::new(),
-    }
-}
-
-/// Who made a call.
-struct Process {
-    pid: u32,
-    parent: u32,
-    exe: Vec<u8>,
-}
-
-impl Process {
-    fn of(task: u32) -> Self {
-        let status = std::fs::read_to_string(format!("/proc/{task}/status")).unwrap_or_default();
-        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
-        let exe = std::fs::read_link(format!("/proc/{task}/exe")).unwrap_or_default();
-        Self {
-            pid: field("Tgid:").unwrap_or(task),
-            parent: field("PPid:").unwrap_or(0),
-            exe: exe.into_os_string().into_vec(),
-        }
+/// Whether the kernel will say no for reasons that have nothing to do with guard.
+fn cannot_be(operation: &str, found: &Found, other: Option<&Found>) -> bool {
+    match (operation, found.thing) {
+        (RENAME_NEW, Some(_)) => other.is_some_and(|other| other.thing.is_some()),
+        ("mkdir" | "mknod" | "symlink" | "link", there) => there.is_some(),
+        ("unlink" | "rmdir" | "rename" | RENAME_NEW | "exchange", None) => true,
+        ("unlink", Some(thing)) => thing.kind == FileType::Directory,
+        ("rmdir", Some(thing)) => thing.kind != FileType::Directory,
+        _ => false,
     }
 }
 

@@ -5,7 +5,10 @@ use std::{
     io,
     os::{
         fd::{AsFd as _, OwnedFd, RawFd},
-        unix::ffi::{OsStrExt as _, OsStringExt as _},
+        unix::{
+            ffi::{OsStrExt as _, OsStringExt as _},
+            fs::MetadataExt as _,
+        },
     },
     path::{Component, Path, PathBuf},
 };
@@ -15,7 +18,10 @@ use rustix::{
     io::Errno,
 };
 
-use super::call::{Object, Place};
+use super::{
+    call::{Object, Place},
+    thing::Thing,
+};
 use crate::sandbox::view::path_of;
 
 /// `PATH_MAX`
@@ -23,8 +29,10 @@ const PATH_LIMIT: usize = 4096;
 
 /// The view of one agent. All of its processes have this one root: none of them may change it.
 #[derive(Debug)]
-pub(super) struct View {
+pub(in crate::shim) struct View {
     root: OwnedFd,
+    /// Devices of the file systems that only the agent has, and of those that hold no files.
+    private: Vec<u64>,
 }
 
 /// What a call would change.
@@ -36,11 +44,28 @@ pub(super) struct Found {
     pub(super) fresh: bool,
     /// The mount view refuses the change.
     pub(super) fenced: bool,
+    /// It lies in the agent's private temp, or is no file of a disk at all.
+    pub(super) private: bool,
+    /// What is there now.
+    pub(super) thing: Option<Thing>,
 }
 
+/// Where an agent finds file systems of its own, or such as hold no files.
+const PRIVATE: [&str; 6] = ["/tmp", "/var/tmp", "/dev/shm", "/dev", "/dev/pts", "/proc"];
+
 impl View {
-    pub(super) fn new(root: OwnedFd) -> Self {
-        Self { root }
+    pub(in crate::shim) fn new(root: OwnedFd) -> Self {
+        let mut view = Self { root, private: Vec::new() };
+        view.private = PRIVATE
+            .iter()
+            .filter_map(|path| {
+                let device = Thing::of(&view.open(Path::new(path), true).ok()?, OsStr::new("")).ok()?;
+                // Without a view of its own the agent has the host's.
+                let hosts = std::fs::metadata(path).ok().map(|metadata| metadata.dev());
+                (Some(device.identity.device) != hosts).then_some(device.identity.device)
+            })
+            .collect();
+        view
     }
 
     /// Whether a socket of this name is in the view; what covers a hidden one is none.
@@ -53,14 +78,7 @@ impl View {
     /// cannot be told: the fence decides all the same.
     pub(super) fn find(&self, task: u32, place: Place, object: Object) -> Option<Found> {
         match place {
-            Place::Descriptor(number) => {
-                let target = open_of(task, number).ok()?;
-                Some(Found {
-                    path: path_of(target.as_fd()).ok()?,
-                    fresh: false,
-                    fenced: is_read_only(&target)?,
-                })
-            }
+            Place::Descriptor(number) => self.found(&open_of(task, number).ok()?, false),
             Place::Path { directory, address } => {
                 let path = whole(task, directory, &read_path(task, address)?)?;
                 match object {
@@ -78,21 +96,15 @@ impl View {
         }
         let follow = flags & libc::O_NOFOLLOW == 0 && flags & libc::O_EXCL == 0;
         match self.open(path, follow) {
+            // It was to be new.
+            Ok(_) if flags & libc::O_CREAT != 0 && flags & libc::O_EXCL != 0 => None,
             Ok(target) => {
                 let kind = FileType::from_raw_mode(rustix::fs::fstat(&target).ok()?.st_mode);
                 let unnamed = flags & libc::O_TMPFILE == libc::O_TMPFILE;
                 let changes = flags & (libc::O_ACCMODE | libc::O_TRUNC) != 0;
                 // Devices, pipes and sockets take writes whatever their mount says; directories cannot be written.
                 let file = kind == FileType::RegularFile || unnamed && kind == FileType::Directory;
-                (changes && file)
-                    .then(|| {
-                        Some(Found {
-                            path: path_of(target.as_fd()).ok()?,
-                            fresh: unnamed,
-                            fenced: is_read_only(&target)?,
-                        })
-                    })
-                    .flatten()
+                (changes && file).then(|| self.found(&target, unnamed)).flatten()
             }
             Err(Errno::NOENT) if flags & libc::O_CREAT != 0 => self.entry(path, true),
             Err(_) => None,
@@ -100,18 +112,43 @@ impl View {
     }
 
     fn target(&self, path: &Path, follow: bool) -> Option<Found> {
-        let target = self.open(path, follow).ok()?;
-        Some(Found { path: path_of(target.as_fd()).ok()?, fresh: false, fenced: is_read_only(&target)? })
+        self.found(&self.open(path, follow).ok()?, false)
+    }
+
+    fn found(&self, target: &OwnedFd, fresh: bool) -> Option<Found> {
+        let thing = Thing::of(target, OsStr::new("")).ok()?;
+        Some(Found {
+            path: path_of(target.as_fd()).ok()?,
+            fresh,
+            fenced: is_read_only(target)?,
+            private: self.is_private(thing.identity.device),
+            thing: Some(thing),
+        })
+    }
+
+    fn is_private(&self, device: u64) -> bool {
+        self.private.contains(&device)
     }
 
     /// A name in its directory, whether it is there or not.
     fn entry(&self, path: &Path, fresh: bool) -> Option<Found> {
         let parent = self.open(path.parent()?, true).ok()?;
         let name = path.file_name()?;
-        Some(Found { path: path_of(parent.as_fd()).ok()?.join(name), fresh, fenced: is_read_only(&parent)? })
+        let thing = Thing::of(&parent, name).ok();
+        let device = match thing {
+            Some(thing) => thing.identity.device,
+            None => Thing::of(&parent, OsStr::new("")).ok()?.identity.device,
+        };
+        Some(Found {
+            path: path_of(parent.as_fd()).ok()?.join(name),
+            fresh,
+            fenced: is_read_only(&parent)?,
+            private: self.is_private(device),
+            thing,
+        })
     }
 
-    fn open(&self, path: &Path, follow: bool) -> rustix::io::Result<OwnedFd> {
+    pub(super) fn open(&self, path: &Path, follow: bool) -> rustix::io::Result<OwnedFd> {
         let mut flags = OFlags::PATH | OFlags::CLOEXEC;
         if !follow {
             flags |= OFlags::NOFOLLOW;
