@@ -9,7 +9,7 @@ use libfuzzer_sys::fuzz_target;
 fuzz_target!(|data: &[u8]| {
     let text = String::from_utf8_lossy(data);
     let argv: Vec<String> = std::iter::once("git").chain(text.split('\n')).map(str::to_owned).collect();
-    let action = facts::exec("/usr/bin/git".as_ref(), &argv, false);
+    let action = facts::exec("/usr/bin/git".as_ref(), &argv, false).action;
     assert!(action.classes.contains(&ActionClass::ProcessSpawn));
     if argv[1] == "push" {
         assert!(action.classes.contains(&ActionClass::GitPush));

@@ -4,7 +4,7 @@ use std::{ffi::OsStr, os::unix::ffi::OsStrExt, path::Path};
 
 use guard_policy::{
     Action, Decision, Policy, Principal, Request,
-    facts::{self, FileOperation, Place},
+    facts::{self, Age, Facts, FileOperation, Mark, Place},
 };
 use guard_proto::v1::{self, observation::Act};
 use serde_json::{json, value::to_raw_value};
@@ -79,16 +79,18 @@ fn fill(entry: &mut Entry, request: &Request, decision: &Decision, generation: u
 /// Judges one observation; `None` for what is not recorded (the exit of a process).
 pub fn judge(core: &Core, observation: v1::Observation) -> Option<Entry> {
     let act = observation.act.clone()?;
-    let action = match &act {
+    let facts = match &act {
         Act::Exec(exec) => facts::exec(&path_of(&observation.exe), &words(&exec.argv), exec.truncated),
         Act::Connect(connect) => facts::connect(
             <[u8; 16]>::try_from(connect.address.as_slice()).ok()?,
             u16::try_from(connect.port).ok().filter(|port| *port != 0),
             u8::try_from(connect.protocol).unwrap_or(0),
         ),
-        Act::File(change) => file_change(core, &observation.agent_id, change),
+        Act::File(change) => {
+            Facts { action: file_change(core, &observation.agent_id, change), ..Facts::default() }
+        }
         Act::Unix(connect) => facts::unix_connect(&String::from_utf8_lossy(&connect.path)),
-        Act::Socket(_) => Action::default(),
+        Act::Socket(_) => Facts::default(),
         Act::Loss(loss) => return Some(lost(&observation, loss)),
         Act::Started(started) => {
             let agent = started.agent.clone()?;
@@ -109,7 +111,7 @@ pub fn judge(core: &Core, observation: v1::Observation) -> Option<Entry> {
         }
         Act::Exit(_) => return None,
     };
-    Some(decided(core, &observation, &act, action))
+    Some(decided(core, &observation, &act, facts))
 }
 
 /// What is lost by a change, and what else it touches.
@@ -117,13 +119,14 @@ fn file_change(core: &Core, agent_id: &str, change: &v1::FileChange) -> Action {
     let (path, other) = (path_of(&change.path), path_of(&change.other));
     let worktree = core.registry.subject(agent_id).map(|subject| path_of(&subject.worktree));
     let action = |operation, path: &Path, inside: bool, existed: bool| {
+        let age = if existed { Age::Before } else { Age::Own };
         if !inside {
-            return facts::file_change(operation, path, Place::Outside, existed);
+            return facts::file_change(operation, path, Place::Outside, age).action;
         }
         let relative = worktree.as_ref().and_then(|worktree| path.strip_prefix(worktree).ok());
         // The worktree itself.
         let relative = relative.map(|path| if path == Path::new("") { Path::new(".") } else { path });
-        facts::file_change(operation, relative.unwrap_or(path), Place::Worktree, existed)
+        facts::file_change(operation, relative.unwrap_or(path), Place::Worktree, age).action
     };
     let existed = change.existed_before && !scratch::is_gits_own(&change.operation, &path, &other);
     let operation = match change.operation.as_str() {
@@ -145,16 +148,17 @@ fn file_change(core: &Core, agent_id: &str, change: &v1::FileChange) -> Action {
     whole
 }
 
-fn decided(core: &Core, observation: &v1::Observation, act: &Act, action: Action) -> Entry {
+fn decided(core: &Core, observation: &v1::Observation, act: &Act, facts: Facts) -> Entry {
     let subject = core.registry.subject(&observation.agent_id);
     let principal = subject.map(|subject| principal_of(&subject.principal)).unwrap_or_default();
-    let request = Request::new(principal, action);
+    let marks = facts.marks;
+    let request = Request { sources: facts.sources, ..Request::new(principal, facts.action) };
     let current = core.policy.current();
     let mut entry = entry_of(observation, Kind::Decision);
     // What has happened already is not turned into a denial for want of an approver: it stays an ask.
     let decision = guard_policy::decide(&current.policy, &request, &core.context(entry.at, true));
     fill(&mut entry, &request, &decision, current.number);
-    let mut detail = detail(act);
+    let mut detail = detail(act, &marks);
     if observation.count > 0 {
         detail["repeated"] = observation.count.into();
     }
@@ -162,13 +166,14 @@ fn decided(core: &Core, observation: &v1::Observation, act: &Act, action: Action
 }
 
 /// What the request has no place for.
-fn detail(act: &Act) -> serde_json::Value {
+fn detail(act: &Act, marks: &[Mark]) -> serde_json::Value {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     match act {
         Act::Exec(exec) => json!({
             "act": "exec",
             "argv": words(&exec.argv),
             "truncated": exec.truncated,
+            "marks": marks,
             "directory": text(&exec.directory),
             "inode": exec.inode,
             "device": exec.device,

@@ -1,273 +1,288 @@
-//! Which program runs, and which of its verbs are acts of a class.
+//! Which program a command runs.
+//!
+//! When a command has started, its executable is known and what its caller calls it is not believed. Loaders,
+//! interpreters and files with many programs in them are looked through, because the kernel sees no further exec
+//! there; what starts another program (`env`, `sudo`, `xargs`) is not, because that one's exec is seen. A text has
+//! no executable yet: the first word is the name, and wrappers are looked through.
 
 use std::path::Path;
 
-use guard_common::ActionClass::{
-    self, EnclosureControl, PackageInstall, PrCreate, PrPublish, SecretAccess, VendorSyncWrite,
-};
+use super::Mark;
+use super::tables::{self, INTERPRETERS, Interpreter, LOADERS, MULTICALL, SYSTEM_PLACES, named};
+use super::words::Word;
 
-/// A program and its arguments, interpreters looked through.
+/// How deep one program may run another in the same process; a longer chain is an unknown program.
+const DEPTH: usize = 8;
+
+/// A program, its arguments, and what is remarkable about it. A program without a name is an unknown one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Program {
     pub(super) name: String,
-    pub(super) arguments: Vec<String>,
-    /// There are more arguments than are known.
-    truncated: bool,
+    pub(super) arguments: Vec<Word>,
+    pub(super) marks: Vec<Mark>,
 }
-
-/// Programs whose second word is what really runs.
-const INTERPRETERS: [&str; 11] =
-    ["node", "nodejs", "bun", "python", "pypy", "ruby", "perl", "bash", "sh", "dash", "zsh"];
-
-/// Options of interpreters that take the next word.
-const INTERPRETER_VALUES: [&str; 7] = ["-r", "--require", "--import", "--loader", "-W", "-X", "-I"];
 
 impl Program {
-    pub(super) fn of(exe: &Path, argv: &[String], truncated: bool) -> Self {
+    /// The program of a process: `exe` is the file that the kernel runs, or the script that it was asked to run.
+    pub(super) fn started(exe: &Path, argv: &[Word]) -> Self {
         let path = exe.to_string_lossy();
-        let name = base(&path);
-        let own: Vec<String> = argv.iter().skip(1).cloned().collect();
-        // A script that is named itself: the kernel puts its interpreter, that one's option, and it before its
-        // arguments.
-        if let Some(at) = own.iter().take(2).position(|word| *word == path) {
-            return Self { arguments: own[at + 1..].to_vec(), truncated, name };
-        }
-        let unversioned =
-            name.trim_end_matches(|character: char| character.is_ascii_digit() || character == '.');
-        if INTERPRETERS.contains(&unversioned)
-            && let Some(script) = script(&own)
+        let mut marks = Vec::new();
+        let path = executable(&path, &mut marks);
+        let mut program = found(&path, argv, marks, 0);
+        let called = argv.first().and_then(Word::known).map(|first| base(first.trim_start_matches('-')));
+        // A link to one of git's commands names the command; any other name is only what the caller wanted.
+        let own = [unversioned(&program.name), unversioned(base(&path))];
+        let through = [Mark::Interpreter, Mark::Multicall, Mark::Loader]
+            .iter()
+            .any(|mark| program.marks.contains(mark));
+        if let Some(called) = called.map(unversioned)
+            && !through
+            && !own.contains(&called)
+            && !(called.starts_with("git-") && program.name == "git")
+            && !(interpreter(called).is_some() && interpreter(base(&path)).is_some())
+            && well_known(called)
         {
-            return Self { truncated, ..script };
+            program.marks.push(Mark::CalledAsAnother);
         }
-        // Git's own commands are links to one file; the name that they were called by is their verb.
-        let called = argv.first().map(|first| base(first)).unwrap_or_default();
-        let verb = if name == "git" { &called } else { &name };
-        if let Some(verb) = verb.strip_prefix("git-").filter(|verb| super::git::is_verb(verb)) {
-            let arguments = std::iter::once(verb.to_owned()).chain(own).collect();
-            return Self { name: "git".to_owned(), arguments, truncated };
-        }
-        Self { name, arguments: own, truncated }
+        program.settle()
     }
 
-    /// The classes of what it does.
-    pub(super) fn classes(&self) -> Vec<ActionClass> {
-        let rows = PROGRAMS.iter().filter(|row| row.program(&self.name));
-        rows.filter(|row| row.verbs.is_empty() || row.verbs.iter().any(|verb| self.says(verb)))
-            .map(|row| row.class)
-            .collect()
-    }
-
-    /// Whether the words of `verb` are the first ones that are no options. A word right after an option may be
-    /// its value, so it may be left out. What was cut off may have been them.
-    fn says(&self, verb: &str) -> bool {
-        if verb.is_empty() {
-            return self.arguments.iter().all(|argument| argument.starts_with('-'));
-        }
-        let mut wanted = verb.split(' ').peekable();
-        let mut after_option = false;
-        for argument in &self.arguments {
-            let Some(next) = wanted.peek() else { return true };
-            let is_option = argument.starts_with(['-', '+']);
-            if argument == next {
-                wanted.next();
-            } else if !is_option && !after_option {
-                return false;
+    /// The program that a command in a text names.
+    pub(super) fn named(words: &[Word]) -> Self {
+        match words.first() {
+            Some(Word::Known(name)) => {
+                let mut marks = Vec::new();
+                let path = if name.contains('/') { executable(name, &mut marks) } else { name.clone() };
+                found(&path, words, marks, 0).settle()
             }
-            after_option = is_option && argument.starts_with('-') && !argument.contains('=');
+            Some(Word::Unknown) => {
+                Self { arguments: words.to_vec(), marks: vec![Mark::UnknownProgram], ..Self::default() }
+            }
+            None => Self::default(),
         }
-        wanted.peek().is_none() || self.truncated
+    }
+
+    fn settle(mut self) -> Self {
+        if self.arguments.contains(&Word::Unknown) {
+            self.marks.push(Mark::Incomplete);
+        }
+        self.marks.sort_unstable();
+        self.marks.dedup();
+        self
     }
 }
 
-fn base(path: &str) -> String {
-    path.rsplit('/').next().unwrap_or(path).to_owned()
-}
-
-/// What an interpreter is told to run; nothing if that is a text on its command line.
-fn script(arguments: &[String]) -> Option<Program> {
-    let mut index = 0;
-    while let Some(argument) = arguments.get(index) {
-        if argument == "-m" {
-            let name = arguments.get(index + 1)?.clone();
-            return Some(Program { name, arguments: arguments[index + 2..].to_vec(), truncated: false });
-        }
-        if !argument.starts_with('-') {
-            let file = base(argument);
-            let name = [".js", ".cjs", ".mjs", ".py", ".rb", ".sh"]
-                .iter()
-                .find_map(|ending| file.strip_suffix(ending))
-                .unwrap_or(&file);
-            let name = name.strip_suffix("-cli").unwrap_or(name).to_owned();
-            return Some(Program { name, arguments: arguments[index + 1..].to_vec(), truncated: false });
-        }
-        if ["-c", "-e", "-p", "--eval", "--print"].contains(&argument.as_str()) {
-            return None;
-        }
-        index += if INTERPRETER_VALUES.contains(&argument.as_str()) { 2 } else { 1 };
+/// The path of an executable, looked at through what only leads to it; empty where it names nothing.
+fn executable(path: &str, marks: &mut Vec<Mark>) -> String {
+    if path.starts_with("/memfd:") {
+        marks.push(Mark::Memory);
+        return String::new();
     }
-    None
-}
-
-/// One line of the table.
-struct Row {
-    class: ActionClass,
-    /// Names; one that ends in `*` is a prefix.
-    names: &'static [&'static str],
-    /// What it is told to do; nothing named: whatever it does. The empty verb is a call without any.
-    verbs: &'static [&'static str],
-}
-
-impl Row {
-    fn program(&self, name: &str) -> bool {
-        self.names.iter().any(|known| match known.strip_suffix('*') {
-            Some(prefix) => name.starts_with(prefix),
-            None => *known == name,
-        })
+    let path = path.strip_suffix(" (deleted)").map_or(path, |gone| {
+        marks.push(Mark::Deleted);
+        gone
+    });
+    let mut path = path.to_owned();
+    loop {
+        let segments: Vec<&str> = path.split('/').filter(|segment| !matches!(*segment, "" | ".")).collect();
+        let rest = match segments.as_slice() {
+            ["proc", _, "root", rest @ ..] | ["proc", _, "task", _, "root", rest @ ..]
+                if path.starts_with('/') =>
+            {
+                rest
+            }
+            ["proc", _, "exe" | "fd" | "map_files" | "cwd", ..] | ["dev", "fd", ..]
+                if path.starts_with('/') =>
+            {
+                marks.push(Mark::Unnamed);
+                return String::new();
+            }
+            [] => {
+                marks.push(Mark::Unnamed);
+                return String::new();
+            }
+            _ => return path,
+        };
+        path = format!("/{}", rest.join("/"));
     }
 }
 
-const fn row(
-    class: ActionClass,
-    names: &'static [&'static str],
-    verbs: &'static [&'static str],
-    _reason: &'static str,
-) -> Row {
-    Row { class, names, verbs }
+fn found(path: &str, argv: &[Word], mut marks: Vec<Mark>, depth: usize) -> Program {
+    let name = base(path).to_owned();
+    let own = argv.get(1..).unwrap_or_default();
+    if depth == DEPTH {
+        marks.push(Mark::Unnamed);
+        return Program { name: String::new(), arguments: own.to_vec(), marks };
+    }
+    if LOADERS.iter().any(|loader| named(loader, &name)) {
+        marks.push(Mark::Loader);
+        return loaded(own, marks, depth);
+    }
+    if let Some((_, option)) = MULTICALL.iter().find(|(multicall, _)| *multicall == name) {
+        marks.push(Mark::Multicall);
+        let called = argv.first().and_then(Word::known).map(base).unwrap_or_default();
+        let applet = own
+            .first()
+            .and_then(Word::known)
+            .and_then(|word| if option.is_empty() { Some(word) } else { word.strip_prefix(option) });
+        return match (called == name, applet) {
+            (false, _) if !called.is_empty() => found(called, argv, marks, depth + 1),
+            (_, Some(applet)) => found(applet, own, marks, depth + 1),
+            _ => Program { name, arguments: own.to_vec(), marks },
+        };
+    }
+    // A script that is named itself: the kernel puts its interpreter, that one's option, and it before its
+    // arguments.
+    if let Some(at) = own.iter().take(2).position(|word| word.is(path)) {
+        marks.push(Mark::Interpreter);
+        place(path, &name, &mut marks);
+        return Program { name: script_name(&name).to_owned(), arguments: own[at + 1..].to_vec(), marks };
+    }
+    if let Some(interpreter) = interpreter(&name) {
+        marks.push(Mark::Interpreter);
+        return interpreted(interpreter, &name, own, marks);
+    }
+    // `corepack yarn add x` is yarn in the same process.
+    if name == "corepack"
+        && let Some(Word::Known(manager)) = own.first()
+        && let manager = manager.split('@').next().unwrap_or_default()
+        && ["npm", "npx", "pnpm", "pnpx", "yarn", "yarnpkg"].contains(&manager)
+    {
+        return found(manager, own, marks, depth + 1);
+    }
+    // Git's own commands are links to one file; the name that they were called by is their verb.
+    let called = argv.first().and_then(Word::known).map(base).unwrap_or_default();
+    let verb = if name == "git" { called } else { &name };
+    if let Some(verb) = verb.strip_prefix("git-").filter(|verb| super::git::is_verb(verb)) {
+        let arguments = std::iter::once(Word::Known(verb.to_owned())).chain(own.iter().cloned()).collect();
+        place(path, &name, &mut marks);
+        return Program { name: "git".to_owned(), arguments, marks };
+    }
+    place(path, &name, &mut marks);
+    Program { name, arguments: own.to_vec(), marks }
 }
 
-const PROGRAMS: &[Row] = &[
-    row(
-        PackageInstall,
-        &["npm", "cnpm"],
-        &[
-            "install",
-            "i",
-            "in",
-            "add",
-            "ci",
-            "clean-install",
-            "install-test",
-            "it",
-            "cit",
-            "update",
-            "up",
-            "upgrade",
-            "exec",
-            "x",
-        ],
-        "downloads packages and runs their scripts",
-    ),
-    row(PackageInstall, &["pnpm"], &["install", "i", "add", "update", "up", "dlx"], "as npm"),
-    row(
-        PackageInstall,
-        &["yarn", "yarnpkg"],
-        &["", "install", "add", "upgrade", "up", "dlx", "global add"],
-        "as npm; alone it installs",
-    ),
-    row(PackageInstall, &["bun"], &["install", "i", "add", "update", "x"], "as npm"),
-    row(PackageInstall, &["npx", "pnpx", "bunx", "uvx"], &[], "downloads a package and runs it"),
-    row(
-        PackageInstall,
-        &["pip", "pip2*", "pip3*"],
-        &["install", "download", "wheel"],
-        "runs the set-up of packages",
-    ),
-    row(PackageInstall, &["pipx"], &["install", "run", "inject", "upgrade"], "pip with an environment"),
-    row(
-        PackageInstall,
-        &["uv"],
-        &["add", "sync", "pip install", "pip sync", "tool install", "tool run"],
-        "as pip",
-    ),
-    row(PackageInstall, &["poetry", "pdm", "pipenv"], &["install", "add", "update", "sync"], "as pip"),
-    row(
-        PackageInstall,
-        &["conda", "mamba", "micromamba"],
-        &["install", "create", "update"],
-        "installs packages",
-    ),
-    row(PackageInstall, &["cargo"], &["install", "binstall", "add"], "brings foreign code into the build"),
-    row(PackageInstall, &["gem"], &["install", "update"], "runs native extensions' build"),
-    row(PackageInstall, &["bundle", "bundler"], &["", "install", "add", "update"], "as gem"),
-    row(PackageInstall, &["go"], &["install", "get", "mod download"], "downloads modules"),
-    row(PackageInstall, &["composer"], &["install", "require", "update"], "runs scripts of packages"),
-    row(PackageInstall, &["dart", "flutter"], &["pub add", "pub get", "pub upgrade"], "downloads packages"),
-    row(
-        PackageInstall,
-        &["apt", "apt-get", "aptitude"],
-        &["install", "reinstall", "upgrade", "full-upgrade", "dist-upgrade", "build-dep"],
-        "runs maintainer scripts as root",
-    ),
-    row(PackageInstall, &["dpkg"], &["-i", "--install"], "as apt, from a file"),
-    row(
-        PackageInstall,
-        &["dnf", "yum", "microdnf", "zypper"],
-        &["install", "upgrade", "update", "reinstall"],
-        "as apt",
-    ),
-    row(
-        PackageInstall,
-        &["rpm"],
-        &["-i", "-U", "-ivh", "-Uvh", "--install", "--upgrade"],
-        "as dnf, from a file",
-    ),
-    row(PackageInstall, &["apk"], &["add", "upgrade"], "as apt"),
-    row(PackageInstall, &["pacman"], &["-S", "-Sy", "-Syu", "-U", "--sync"], "as apt"),
-    row(PackageInstall, &["brew"], &["install", "reinstall", "upgrade", "bundle"], "as apt"),
-    row(
-        PackageInstall,
-        &["snap", "flatpak", "nix-env"],
-        &["install", "-i", "--install"],
-        "installs applications",
-    ),
-    row(PrCreate, &["gh"], &["pr create", "pr new"], "opens a pull request"),
-    row(PrCreate, &["glab"], &["mr create", "mr new"], "opens a merge request"),
-    row(
-        PrPublish,
-        &["gh"],
-        &["pr merge", "pr review", "pr comment", "pr ready"],
-        "speaks or merges for the user",
-    ),
-    row(
-        PrPublish,
-        &["glab"],
-        &["mr merge", "mr accept", "mr approve", "mr note"],
-        "speaks or merges for the user",
-    ),
-    row(
-        VendorSyncWrite,
-        &["gh", "glab"],
-        &[
-            "issue create",
-            "issue new",
-            "issue edit",
-            "issue update",
-            "issue close",
-            "issue reopen",
-            "issue comment",
-            "issue note",
-            "issue delete",
-        ],
-        "changes tickets",
-    ),
-    row(
-        EnclosureControl,
-        &["docker", "docker-compose", "podman", "podman-compose", "nerdctl", "ctr", "crictl", "buildah"],
-        &[],
-        "drives containers",
-    ),
-    row(
-        EnclosureControl,
-        &["qemu-*", "virsh", "virt-install", "firecracker", "cloud-hypervisor", "vagrant", "VBoxManage"],
-        &[],
-        "drives virtual machines",
-    ),
-    row(
-        EnclosureControl,
-        &["lxc", "lxc-*", "incus", "machinectl", "systemd-nspawn", "runc", "crun"],
-        &[],
-        "drives containers",
-    ),
-    row(SecretAccess, &["secret-tool"], &["lookup", "search"], "reads the desktop keyring"),
-    row(SecretAccess, &["pass", "gopass"], &["", "show"], "reads the password store"),
-    row(SecretAccess, &["op"], &["read", "item get"], "reads a password manager"),
-];
+/// Marks a well-known name that lies where the system keeps no programs. A bare name is looked up by the system.
+fn place(path: &str, name: &str, marks: &mut Vec<Mark>) {
+    let at_home = !path.contains('/')
+        || SYSTEM_PLACES.iter().any(|place| path.starts_with(place)) && !path.contains("/../");
+    if !at_home && well_known(name) {
+        marks.push(Mark::UnusualPlace);
+    }
+}
+
+fn well_known(name: &str) -> bool {
+    tables::is_known(script_name(name)) || interpreter(name).is_some() || name.starts_with("git-")
+}
+
+/// What a dynamic loader runs.
+fn loaded(arguments: &[Word], mut marks: Vec<Mark>, depth: usize) -> Program {
+    const VALUES: [&str; 8] = [
+        "--library-path",
+        "--preload",
+        "--audit",
+        "--argv0",
+        "--inhibit-rpath",
+        "--glibc-hwcaps-prepend",
+        "--glibc-hwcaps-mask",
+        "--glibc-hwcaps-directory",
+    ];
+    let mut at = 0;
+    while let Some(option) = arguments.get(at).and_then(Word::option) {
+        at += if VALUES.contains(&option) { 2 } else { 1 };
+    }
+    match arguments.get(at) {
+        Some(Word::Known(path)) => {
+            let path = executable(path, &mut marks);
+            found(&path, &arguments[at..], marks, depth + 1)
+        }
+        _ => Program {
+            arguments: arguments.get(at..).unwrap_or_default().to_vec(),
+            marks,
+            ..Program::default()
+        },
+    }
+}
+
+pub(super) fn interpreter(name: &str) -> Option<&'static Interpreter> {
+    let name = unversioned(name);
+    INTERPRETERS.iter().find(|interpreter| interpreter.names.split(' ').any(|known| known == name))
+}
+
+/// What an interpreter is told to run; itself if that is a text on its command line.
+fn interpreted(interpreter: &Interpreter, name: &str, arguments: &[Word], mut marks: Vec<Mark>) -> Program {
+    let lists = |list: &str, option: &str| list.split(' ').any(|listed| listed == option);
+    let itself = |marks| Program { name: name.to_owned(), arguments: arguments.to_vec(), marks };
+    let mut at = 0;
+    while let Some(word) = arguments.get(at) {
+        let Some(text) = word.known() else {
+            // It may be any script; the name of one is not known.
+            marks.push(Mark::UnknownProgram);
+            return itself(marks);
+        };
+        let Some(option) = text.strip_prefix(['-', '+']).filter(|rest| !rest.is_empty()) else {
+            if text == "-" {
+                marks.push(Mark::CommandText);
+                return itself(marks);
+            }
+            place(text, script_name(base(text)), &mut marks);
+            let name = script_name(base(text)).to_owned();
+            return Program { name, arguments: arguments[at + 1..].to_vec(), marks };
+        };
+        at += 1;
+        if option.starts_with('-') || lists(interpreter.values, text) || lists(interpreter.text, text) {
+            let long = text.split_once('=').map_or(text, |(option, _)| option);
+            if lists(interpreter.text, long) {
+                marks.push(Mark::CommandText);
+                return itself(marks);
+            }
+            at += usize::from(lists(interpreter.values, text));
+            continue;
+        }
+        // A cluster of letters, of which one may take what follows it.
+        let letters: Vec<String> = option.chars().map(|letter| format!("-{letter}")).collect();
+        let ends = letters.iter().enumerate().find(|(_, letter)| {
+            lists(interpreter.text, letter)
+                || letter == &interpreter.module
+                || lists(interpreter.values, letter)
+        });
+        let Some((index, letter)) = ends else { continue };
+        if lists(interpreter.text, letter) {
+            marks.push(Mark::CommandText);
+            return itself(marks);
+        }
+        let attached: String = option.chars().skip(index + 1).collect();
+        if letter == interpreter.module {
+            let (module, rest) = if attached.is_empty() {
+                match arguments.get(at) {
+                    Some(Word::Known(module)) => (module.clone(), at + 1),
+                    _ => return itself(marks),
+                }
+            } else {
+                (attached, at)
+            };
+            let name = module.trim_end_matches(".__main__").to_owned();
+            return Program { name, arguments: arguments[rest..].to_vec(), marks };
+        }
+        at += usize::from(attached.is_empty());
+    }
+    itself(marks)
+}
+
+pub(super) fn base(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+/// A script's name without what says how it is written.
+fn script_name(file: &str) -> &str {
+    let name = [".js", ".cjs", ".mjs", ".py", ".rb", ".sh", ".pl", ".php"]
+        .iter()
+        .find_map(|ending| file.strip_suffix(ending))
+        .unwrap_or(file);
+    name.strip_suffix("-cli").filter(|name| ["npm", "npx"].contains(name)).unwrap_or(name)
+}
+
+fn unversioned(name: &str) -> &str {
+    name.trim_end_matches(|character: char| character.is_ascii_digit() || character == '.')
+        .trim_end_matches('-')
+}

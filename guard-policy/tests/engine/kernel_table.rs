@@ -181,7 +181,7 @@ proptest! {
             let address = bytes(address);
             let endpoint = Endpoint { port: Some(port), protocol: protocol::TCP };
             let kernel = decide(&trie, 1, agent, &address, endpoint).verdict;
-            let action = guard_policy::facts::connect(address, Some(port), protocol::TCP);
+            let action = guard_policy::facts::connect(address, Some(port), protocol::TCP).action;
             let request = guard_policy::Request::new(principal.clone(), action);
             let engine = match guard_policy::decide(&loaded, &request, &context).outcome {
                 guard_policy::Outcome::Deny => Verdict::Deny,

@@ -302,7 +302,7 @@ fn every_push_to_main_is_seen_or_asked_about() {
     );
     let judged = |words: &str| {
         let argv: Vec<String> = std::iter::once("git").chain(words.split(' ')).map(str::to_owned).collect();
-        let action = facts::exec("/usr/bin/git".as_ref(), &argv, false);
+        let action = facts::exec("/usr/bin/git".as_ref(), &argv, false).action;
         let request = Request::new(guard_policy::Principal::default(), action);
         guard_policy::decide(&policy, &request, &guard_policy::Context::new(crate::now(), true))
     };
@@ -324,6 +324,8 @@ fn every_push_to_main_is_seen_or_asked_about() {
         "push --force-with-lease origin main",
         "-C . push origin main",
         "--git-dir=.git --work-tree=. push origin main",
+        "send-pack ../bare HEAD:refs/heads/main",
+        "push -uf origin main",
     ] {
         let decision = judged(words);
         assert_eq!(decision.rule, "no-main", "{words}: {decision:#?}");
@@ -343,12 +345,11 @@ fn every_push_to_main_is_seen_or_asked_about() {
         "push --prune origin refs/heads/feature/*:refs/heads/*",
         "push --follow-tags origin x",
         "push --tags origin x",
-        "push -uf origin x",
         "-c push.default=upstream push",
         "-c remote.origin.mirror=true push origin x",
         "-c alias.st=push st origin HEAD:main",
         "-c alias.st=push st origin x",
-        "send-pack ../bare HEAD:refs/heads/main",
+        "send-pack --stateless-rpc --helper-status ../bare --stdin",
         "push origin tags/v1",
     ] {
         let decision = judged(words);
