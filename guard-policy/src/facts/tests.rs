@@ -16,7 +16,7 @@ fn classes_of(exe: &str, command: &str) -> Vec<ActionClass> {
     classes
 }
 
-/// `C-012` … `C-024`: what each executable does.
+/// `C-022` and the classes of the tables: what each executable does.
 #[test]
 fn executables_are_known_by_their_file_and_verb() {
     let table: [(&str, &str, &[ActionClass]); 50] = [
@@ -140,7 +140,7 @@ fn pushes_name_what_they_touch_or_stay_silent() {
     }
 }
 
-/// `R-72`
+/// `C-019`, `R-72`
 #[test]
 fn destinations_have_classes() {
     assert_eq!(connect(v4([1, 1, 1, 1]), Some(443), 6).action.classes, [NetworkEgress]);

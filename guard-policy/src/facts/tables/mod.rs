@@ -119,7 +119,7 @@ mod tests {
         facts::exec(exe.as_ref(), &argv, false).action.classes
     }
 
-    /// `C-012` … `C-024`, `C-027`: every row says why, and does what its own examples say.
+    /// `C-012`, `C-013`, `C-014`, `C-015`, `C-016`, `C-018`, `C-020`, `C-021`, `C-023`, `C-024`: every row says why, and does what its own examples say.
     #[test]
     fn every_row_holds_for_its_own_examples() {
         for table in TABLES {
