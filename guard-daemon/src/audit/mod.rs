@@ -9,6 +9,9 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+pub mod filter;
+pub mod record;
+pub mod story;
 pub mod verify;
 pub mod writer;
 

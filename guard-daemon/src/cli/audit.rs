@@ -5,11 +5,18 @@ use std::{
     process::ExitCode,
 };
 
-use guard_proto::v1::{self, host_client::HostClient};
+use guard_proto::v1;
 use serde_json::{Value, json};
 
-use super::{CliError, connection::talk, print};
-use crate::audit::verify::{Reason, verify};
+use super::{
+    CliError, print,
+    records::{From, Wanted},
+    visible,
+};
+use crate::audit::{
+    record::Record,
+    verify::{Reason, verify},
+};
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Audit {
@@ -21,14 +28,17 @@ pub(super) enum Audit {
         /// End after the last record instead of waiting for more
         #[arg(long)]
         no_follow: bool,
-        /// Only this agent's records
-        #[arg(long, value_name = "AGENT-ID")]
-        agent: Option<String>,
+        #[command(flatten)]
+        wanted: Box<Wanted>,
+        #[command(flatten)]
+        from: From,
     },
     /// One record, whole
     Show {
         /// Number of the record
         seq: u64,
+        #[command(flatten)]
+        from: From,
     },
     /// Check the chain of hashes and the checkpoints' signatures; needs no daemon
     Verify {
@@ -45,13 +55,13 @@ impl Audit {
     /// Runs the sub-command.
     pub(super) fn run(self, socket: &Path, json: bool) -> Result<ExitCode, CliError> {
         match self {
-            Self::Tail { lines, no_follow, agent } => {
+            Self::Tail { lines, no_follow, wanted, from } => {
                 let request = v1::AuditRequest {
                     backlog: lines,
-                    follow: !no_follow,
-                    agent_id: agent.unwrap_or_default(),
+                    follow: !no_follow && !from.is_files(),
+                    filter: Some(wanted.filter()),
                 };
-                read(socket, request, |line| {
+                from.read(socket, request, |line| {
                     if json {
                         print(line);
                     } else {
@@ -61,34 +71,17 @@ impl Audit {
                 })?;
                 Ok(ExitCode::SUCCESS)
             }
-            Self::Show { seq } => show(socket, seq, json),
+            Self::Show { seq, from } => show(socket, &from, seq, json),
             Self::Verify { path, key } => verify_path(&path, key.as_deref(), json),
         }
     }
 }
 
-/// Reads lines until the stream ends or `each` has seen enough.
-fn read(
-    socket: &Path,
-    request: v1::AuditRequest,
-    mut each: impl FnMut(&str) -> bool,
-) -> Result<(), CliError> {
-    talk(socket, |channel| async move {
-        let mut lines = HostClient::new(channel).audit(request).await?.into_inner();
-        while let Some(line) = lines.message().await? {
-            if !each(&String::from_utf8_lossy(&line.line)) {
-                break;
-            }
-        }
-        Ok(())
-    })
-}
-
-fn show(socket: &Path, seq: u64, json: bool) -> Result<ExitCode, CliError> {
+fn show(socket: &Path, from: &From, seq: u64, json: bool) -> Result<ExitCode, CliError> {
     let start = format!(r#"{{"seq":{seq},"#);
     let mut found = None;
-    let request = v1::AuditRequest { backlog: u32::MAX, follow: false, agent_id: String::new() };
-    read(socket, request, |line| {
+    let request = v1::AuditRequest { backlog: u32::MAX, follow: false, filter: None };
+    from.read(socket, request, |line| {
         if line.starts_with(&start) {
             found = Some(line.to_owned());
         }
@@ -133,26 +126,16 @@ fn verify_path(path: &Path, key: Option<&str>, json: bool) -> Result<ExitCode, C
 
 /// One record as one line for people: number, time, agent, outcome, effect, classes and the act.
 fn human(line: &str) -> String {
-    let Ok(record) = serde_json::from_str::<Value>(line) else { return line.to_owned() };
-    let text = |path: &str| record.pointer(path).and_then(Value::as_str).unwrap_or("");
-    let list = |path: &str| {
-        record
-            .pointer(path)
-            .and_then(Value::as_array)
-            .map(|items| items.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" "))
-    };
-    let time = text("/ts").get(11..23).unwrap_or("");
-    let act = ["commands", "hosts", "paths"]
-        .into_iter()
-        .filter_map(|facet| list(&format!("/request/action/{facet}")))
-        .find(|facet| !facet.is_empty())
-        .unwrap_or_else(|| record.get("detail").map(Value::to_string).unwrap_or_default());
-    let subject = if text("/agent_id").is_empty() { text("/kind") } else { text("/agent_id") };
+    let Ok(record) = Record::read(line) else { return line.to_owned() };
+    let time = record.ts.strftime("%H:%M:%S%.3f");
+    let subject = if record.agent_id.is_empty() { &record.kind } else { &record.agent_id };
+    let times = if record.acts() > 1 { format!(" ×{}", record.acts()) } else { String::new() };
     format!(
-        "{:>7} {time} {subject:<16} {:<18} {:<8} {:<24} {act}",
-        record.get("seq").and_then(Value::as_u64).unwrap_or(0),
-        text("/decision/outcome"),
-        text("/effect"),
-        list("/request/action/classes").unwrap_or_default(),
+        "{:>7} {time} {subject:<16} {:<18} {:<8} {:<24} {}{times}",
+        record.seq,
+        record.decision.outcome,
+        record.effect,
+        record.request.action.classes.join(" "),
+        visible(&record.act()),
     )
 }

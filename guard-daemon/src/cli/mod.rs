@@ -12,7 +12,10 @@ mod audit;
 mod connection;
 mod coverage;
 mod doctor;
+mod records;
 mod run;
+mod session;
+mod top;
 
 /// Launch AI agents under guard and see what they did.
 #[derive(Debug, Parser)]
@@ -45,6 +48,11 @@ enum Command {
     /// The record of what was decided and done
     #[command(subcommand)]
     Audit(audit::Audit),
+    /// Sessions told as stories
+    #[command(subcommand)]
+    Session(session::Session),
+    /// What agents do right now
+    Top(top::Top),
     /// What this host enforces, only observes or misses, and the self-test behind each word
     Coverage,
     /// What is missing on this host, and the cure
@@ -89,6 +97,8 @@ pub fn main() -> ExitCode {
     let result = match command {
         Command::Run(run) => run.run(&socket),
         Command::Audit(audit) => audit.run(&socket, json),
+        Command::Session(session) => session.run(&socket, json),
+        Command::Top(top) => top.run(&socket, json),
         Command::Ps => agents::list(&socket, json),
         Command::Freeze(selection) => selection.change(&socket, json, agents::Change::Freeze),
         Command::Thaw(selection) => selection.change(&socket, json, agents::Change::Thaw),
@@ -110,5 +120,33 @@ fn print(line: impl std::fmt::Display) {
 
     if writeln!(std::io::stdout(), "{line}").is_err() {
         std::process::exit(0);
+    }
+}
+
+/// Text that agents had a hand in, for a terminal: what would move the cursor, ring, recolour or turn the direction
+/// of writing is shown as an escape.
+fn visible(text: &str) -> std::borrow::Cow<'_, str> {
+    let odd = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+    };
+    if !text.contains(odd) {
+        return text.into();
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if odd(c) { out.extend(c.escape_default()) } else { out.push(c) }
+    }
+    out.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::visible;
+
+    #[test]
+    fn what_an_agent_wrote_cannot_drive_the_terminal() {
+        assert_eq!(visible("plain ünïcode 文"), "plain ünïcode 文");
+        assert_eq!(visible("a\u{1b}[2Jb\nc\u{9b}d\u{202e}e"), "a\\u{1b}[2Jb\\nc\\u{9b}d\\u{202e}e");
     }
 }

@@ -12,6 +12,7 @@ use super::{
     peer::{Peer, Role},
     prepare,
 };
+use crate::audit::filter::Filter;
 
 /// An error with a stable code in the metadata key `guard-code`.
 pub fn refusal(code: Code, stable: &str, message: impl Into<String>) -> Status {
@@ -209,7 +210,10 @@ impl host_server::Host for HostService {
 
     async fn audit(&self, request: Request<v1::AuditRequest>) -> Result<Response<Self::AuditStream>, Status> {
         peer_of(&request)?.require(Role::Operate, &self.0.settings.permissions)?;
-        let stream = super::tail::stream(&self.0, request.into_inner())
+        let mut request = request.into_inner();
+        let filter = Filter::new(request.filter.take().unwrap_or_default())
+            .map_err(|error| refusal(Code::InvalidArgument, "unknown_word", error.to_string()))?;
+        let stream = super::tail::stream(&self.0, &request, filter)
             .map_err(|error| refusal(Code::Internal, "audit_unreadable", error.to_string()))?;
         Ok(Response::new(Box::pin(stream)))
     }

@@ -13,7 +13,7 @@ use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tonic::Status;
 
 use super::Core;
-use crate::audit::{AuditError, segments};
+use crate::audit::{AuditError, filter::Filter, segments};
 
 /// The most lines that one call may look back.
 const BACKLOG: usize = 1_000_000;
@@ -24,13 +24,14 @@ const BACKLOG: usize = 1_000_000;
 /// The segments cannot be read.
 pub fn stream(
     core: &Core,
-    request: v1::AuditRequest,
+    request: &v1::AuditRequest,
+    filter: Filter,
 ) -> Result<impl Stream<Item = Result<v1::AuditLine, Status>> + Send + use<>, AuditError> {
     // Following starts before reading back, so that no line falls between; `seen` drops those read twice.
     let follow = core.audit.follow();
-    let filter = Filter::new(&request.agent_id);
     let backlog = usize::try_from(request.backlog).unwrap_or(BACKLOG).min(BACKLOG);
     let lines = last(core, backlog, &filter)?;
+    let follows = request.follow;
     let (sender, receiver) = mpsc::channel(256);
     tokio::spawn(async move {
         let mut seen = None;
@@ -40,7 +41,7 @@ pub fn stream(
                 return;
             }
         }
-        if request.follow {
+        if follows {
             forward(follow, &filter, seen, &sender).await;
         }
     });
@@ -72,18 +73,6 @@ async fn forward(
             }
             Err(broadcast::error::RecvError::Closed) => return,
         }
-    }
-}
-
-struct Filter(Option<String>);
-
-impl Filter {
-    fn new(agent_id: &str) -> Self {
-        Self((!agent_id.is_empty()).then(|| format!(r#""agent_id":"{agent_id}""#)))
-    }
-
-    fn fits(&self, line: &str) -> bool {
-        self.0.as_ref().is_none_or(|part| line.contains(part.as_str()))
     }
 }
 
