@@ -200,9 +200,9 @@ impl Host {
     /// Waits until a record fits, and returns it.
     ///
     /// # Errors
-    /// None does within five seconds; the error has the last records.
+    /// None does within half a minute; the error has the last records.
     pub fn wait_for_record(&self, fits: impl Fn(&Value) -> bool) -> Result<Value> {
-        let deadline = Instant::now() + Duration::from_secs(5);
+        let deadline = Instant::now() + Duration::from_secs(30);
         loop {
             let records = self.records()?;
             if let Some(found) = records.iter().find(|record| fits(record)) {

@@ -233,7 +233,7 @@ fn a_flood_loses_no_verdict_and_counts_what_it_loses() -> Result<()> {
     assert_eq!(that_were_refused(&results), [format!("{}: EPERM {count} of {count} connects", flood[0])]);
     host.wait_for_record(|record| record["detail"]["event"] == "agent ended")?;
     let mut told = 0;
-    for _ in 0..250 {
+    for _ in 0..600 {
         let records = host.records()?;
         let denied =
             records.iter().filter(|record| record["request"]["action"]["hosts"][0] == "10.1.2.3").count()
@@ -247,7 +247,7 @@ fn a_flood_loses_no_verdict_and_counts_what_it_loses() -> Result<()> {
         if told >= count {
             break;
         }
-        std::thread::sleep(Duration::from_millis(20));
+        std::thread::sleep(Duration::from_millis(50));
     }
     assert_eq!(told, count, "records and counted losses do not add up");
     Ok(())
