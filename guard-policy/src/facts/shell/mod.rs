@@ -24,7 +24,7 @@ mod word;
 
 use std::path::PathBuf;
 
-use super::{Facts, Secrets};
+use super::{Facts, Secrets, Word};
 
 /// Most bytes of one text.
 pub const MAX_BYTES: usize = 64 << 10;
@@ -117,6 +117,19 @@ pub fn read_in(text: &str, surroundings: &Surroundings) -> Result<Facts, ShellEr
         return Err(ShellError::TooLong { limit: MAX_BYTES });
     }
     sense::read(text, surroundings)
+}
+
+/// The simple commands of a text, wherever in it they stand; which of them run is not asked.
+///
+/// # Errors
+/// When it is no script, or too much of one.
+pub fn commands(text: &str) -> Result<Vec<Vec<Word>>, ShellError> {
+    if text.len() > MAX_BYTES {
+        return Err(ShellError::TooLong { limit: MAX_BYTES });
+    }
+    let mut found = Vec::new();
+    script::read(text, 0, &mut found)?;
+    Ok(found.into_iter().map(|simple| simple.words).collect())
 }
 
 #[cfg(test)]
