@@ -1,7 +1,7 @@
 //! Pushes to a repository on this machine: what they change there, and what their words say that they change.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use guard_common::ActionClass::{GitCommit, GitPush};
 use guard_policy::facts;
@@ -80,7 +80,7 @@ impl Bench {
     }
 }
 
-fn refs(repository: &PathBuf) -> BTreeMap<String, String> {
+fn refs(repository: &Path) -> BTreeMap<String, String> {
     let output = run(clean("git", repository).args(["for-each-ref", "--format=%(refname) %(objectname)"]));
     let text = String::from_utf8(output.stdout).expect("names");
     text.lines()
@@ -197,7 +197,8 @@ fn words_name_what_git_changes() {
 fn what_the_repository_decides_is_not_in_the_words() {
     let bench = Bench::new();
     // Settings of the repository, command, what changes; the words say `branch`.
-    let table: &[(&[[&str; 2]], &str, &[&str], &str)] = &[
+    type Gap<'a> = (&'a [[&'a str; 2]], &'a str, &'a [&'a str], &'a str);
+    let table: &[Gap] = &[
         (&[], "push origin v1", &["refs/tags/v1"], "refs/heads/v1"),
         (
             &[["push.followTags", "true"]],
