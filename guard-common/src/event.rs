@@ -9,6 +9,8 @@ use crate::address::Address;
 
 /// Bytes of a file name that an [`Exec`] carries.
 pub const PATH_BYTES: usize = 512;
+/// Bytes of a program's own name that an [`Exec`] carries.
+pub const NAME_BYTES: usize = 64;
 /// Bytes of arguments that an [`Exec`] carries.
 pub const ARGV_BYTES: usize = 2048;
 
@@ -30,12 +32,25 @@ pub enum Kind {
     Dropped = 5,
     /// A [`Socket`] that was refused.
     Socket = 6,
+    /// A [`Flow`]: a socket that others can reach now.
+    Listen = 7,
+    /// A [`Flow`] that has ended.
+    Flow = 8,
 }
 
 impl Kind {
     /// Every kind, by number.
-    pub const ALL: [Self; 7] =
-        [Self::Fork, Self::Exec, Self::Exit, Self::Connect, Self::Denied, Self::Dropped, Self::Socket];
+    pub const ALL: [Self; 9] = [
+        Self::Fork,
+        Self::Exec,
+        Self::Exit,
+        Self::Connect,
+        Self::Denied,
+        Self::Dropped,
+        Self::Socket,
+        Self::Listen,
+        Self::Flow,
+    ];
 
     /// Reads a kind from a record.
     #[must_use]
@@ -52,6 +67,8 @@ impl Kind {
             Self::Exit => "exit",
             Self::Connect => "connect",
             Self::Denied | Self::Dropped | Self::Socket => "denial",
+            Self::Listen => "listen",
+            Self::Flow => "flow",
         }
     }
 }
@@ -137,8 +154,14 @@ pub struct Exec {
     pub path_length: u32,
     /// Valid bytes of `argv`.
     pub argv_length: u32,
-    /// [`Exec::ARGV_TRUNCATED`] and [`Exec::PATH_TRUNCATED`].
+    /// [`Exec::ARGV_TRUNCATED`] and the others.
     pub flags: u32,
+    /// Names that the inode has; 0 for a file that was removed, or never had one.
+    pub links: u32,
+    /// Zero.
+    pub padding: u32,
+    /// The program's own last name in its directory, ended by a zero byte; `memfd:NAME` for one that lies in memory.
+    pub name: [u8; NAME_BYTES],
     /// The file name as it was given to the system call, resolved by nobody.
     pub path: [u8; PATH_BYTES],
     /// The arguments, each ended by a zero byte.
@@ -152,6 +175,8 @@ impl Exec {
     pub const PATH_TRUNCATED: u32 = 2;
     /// The arguments could not be read.
     pub const ARGV_UNREADABLE: u32 = 4;
+    /// `path` is a script, the program its interpreter.
+    pub const SCRIPT: u32 = 8;
     /// Bytes of a record without arguments.
     pub const FIXED_BYTES: usize = core::mem::offset_of!(Exec, argv);
 }
@@ -166,6 +191,8 @@ pub struct Exit {
     pub status: u32,
     /// Zero.
     pub padding: u32,
+    /// When it began, on the clock of [`Header::boot_ns`].
+    pub started_ns: u64,
 }
 
 /// A connection or a packet was judged.
@@ -206,6 +233,42 @@ pub struct Socket {
     pub hook: u32,
 }
 
+/// Whose a socket is, and what went through it. Also the value of the table of sockets, where the header has no meaning but for
+/// who made the socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct Flow {
+    /// Common part.
+    pub header: Header,
+    /// The other end, or what a listening socket is bound to; IPv4 as `::ffff:a.b.c.d`.
+    pub address: Address,
+    /// Bytes of content that were sent; what was sent again counts once.
+    pub sent: u64,
+    /// Bytes of content that came.
+    pub received: u64,
+    /// When it began, on the clock of [`Header::boot_ns`].
+    pub began_ns: u64,
+    /// Port of `address`.
+    pub port: u16,
+    /// IP protocol number.
+    pub protocol: u8,
+    /// [`Flow::IDLE`] and the others.
+    pub state: u8,
+    /// How many addresses were named, for a datagram socket.
+    pub ends: u32,
+}
+
+impl Flow {
+    /// Nothing went through it yet.
+    pub const IDLE: u8 = 0;
+    /// It names another end, and the kernel has not begun to reach it.
+    pub const NAMED: u8 = 1;
+    /// It is connecting or connected.
+    pub const OPEN: u8 = 2;
+    /// It listens.
+    pub const LISTENS: u8 = 3;
+}
+
 /// One line of the per-CPU counters, by [`Kind`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(C)]
@@ -216,14 +279,19 @@ pub struct Counters {
     pub submitted: u64,
     /// Records for which the ring had no room.
     pub ring_full: u64,
+    /// Records that were cut, because the thing is larger than a record.
+    pub oversized: u64,
+    /// Things that could not be kept in mind, so that no record of them will come.
+    pub map_full: u64,
 }
 
 const _: () = {
     assert!(size_of::<Header>() == 48);
-    assert!(size_of::<Exec>() == 48 + 24 + PATH_BYTES + ARGV_BYTES);
-    assert!(Exec::FIXED_BYTES == 48 + 24 + PATH_BYTES);
-    assert!(size_of::<Exit>() == 56);
+    assert!(size_of::<Exec>() == 48 + 32 + NAME_BYTES + PATH_BYTES + ARGV_BYTES);
+    assert!(Exec::FIXED_BYTES == 48 + 32 + NAME_BYTES + PATH_BYTES);
+    assert!(size_of::<Exit>() == 64);
     assert!(size_of::<Connect>() == 80);
     assert!(size_of::<Socket>() == 64);
-    assert!(size_of::<Counters>() == 24);
+    assert!(size_of::<Flow>() == 96);
+    assert!(size_of::<Counters>() == 40);
 };

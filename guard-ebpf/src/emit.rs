@@ -23,19 +23,33 @@ pub(crate) fn header(kind: Kind, actor: &Actor) -> Header {
 /// runs is no witness, and kernels such as 6.1 do not let a packet program ask for it.
 #[inline(always)]
 pub(crate) fn header_without_task(kind: Kind, actor: &Actor) -> Header {
-    // SAFETY: these helpers take no pointers.
-    let (cpu, boot_ns) = unsafe { (bpf_get_smp_processor_id(), bpf_ktime_get_boot_ns()) };
+    let maker = Header { cgroup: actor.cgroup, agent: actor.agent.number, ..Header::default() };
+    header_of(kind, &maker)
+}
+
+/// The start of a record about something that has been known since it was made.
+#[inline(always)]
+pub(crate) fn header_of(kind: Kind, maker: &Header) -> Header {
+    // SAFETY: this helper takes no pointers.
+    let cpu = unsafe { bpf_get_smp_processor_id() };
     Header {
         kind: kind as u32,
         cpu,
         sequence: count(kind, |counters| &raw mut counters.seen) + 1,
-        boot_ns,
-        cgroup: actor.cgroup,
-        agent: actor.agent.number,
-        pid: 0,
-        tid: 0,
+        boot_ns: now(),
+        cgroup: maker.cgroup,
+        agent: maker.agent,
+        pid: maker.pid,
+        tid: maker.tid,
         parent: 0,
     }
+}
+
+/// Nanoseconds since boot.
+#[inline(always)]
+pub(crate) fn now() -> u64 {
+    // SAFETY: this helper takes no pointers.
+    unsafe { bpf_ktime_get_boot_ns() }
 }
 
 /// Hands one record of fixed size over.
@@ -54,6 +68,18 @@ pub(crate) fn submit<T: 'static>(ring: &RingBuf, kind: Kind, record: T) {
 #[inline(always)]
 pub(crate) fn output(ring: &RingBuf, kind: Kind, bytes: &[u8]) {
     settle(kind, ring.output::<[u8]>(bytes, 0).is_ok());
+}
+
+/// A record that had to be cut.
+#[inline(always)]
+pub(crate) fn oversized(kind: Kind) {
+    count(kind, |counters| &raw mut counters.oversized);
+}
+
+/// Something of which no record will come, for want of room to keep it in mind.
+#[inline(always)]
+pub(crate) fn map_full(kind: Kind) {
+    count(kind, |counters| &raw mut counters.map_full);
 }
 
 #[inline(always)]

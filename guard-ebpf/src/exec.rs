@@ -7,25 +7,26 @@ use aya_ebpf::Global;
 use aya_ebpf::helpers::generated::{bpf_probe_read_kernel_str, bpf_probe_read_user};
 use aya_ebpf::macros::btf_tracepoint;
 use aya_ebpf::programs::BtfTracePointContext;
-use guard_common::event::{ARGV_BYTES, Exec, Exit, Kind, PATH_BYTES};
+use guard_common::event::{ARGV_BYTES, Exec, Exit, Kind, NAME_BYTES, PATH_BYTES};
 
 use crate::emit;
 use crate::maps::{
-    BPRM_FILE, BPRM_FILENAME, EVENTS, FILE_INODE, INODE_NUMBER, INODE_SUPER, MM_ARG_END, MM_ARG_START,
-    SCRATCH, SIGNAL_GROUP_EXIT_CODE, SIGNAL_LIVE, SUPER_DEVICE, TASK_EXIT_CODE, TASK_GROUP_LEADER, TASK_MM,
-    TASK_PID, TASK_REAL_PARENT, TASK_SIGNAL, TASK_TGID,
+    BPRM_FILE, BPRM_FILENAME, BPRM_INTERP, DENTRY_NAME, EVENTS, FILE_DENTRY, FILE_INODE, INODE_LINKS,
+    INODE_NUMBER, INODE_SUPER, MM_ARG_END, MM_ARG_START, SCRATCH, SIGNAL_GROUP_EXIT_CODE, SIGNAL_LIVE,
+    SUPER_DEVICE, TASK_EXIT_CODE, TASK_GROUP_LEADER, TASK_MM, TASK_PID, TASK_REAL_PARENT, TASK_SIGNAL,
+    TASK_START, TASK_TGID,
 };
 use crate::scope::Actor;
 
 /// An address of a kernel object whose type the verifier knows.
-type Object = *const u8;
+pub(crate) type Object = *const u8;
 
 /// Reads a field of a kernel object.
 ///
 /// # Safety
 /// `object` must come from a tracepoint argument or another such read, `offset` name a field of type `T` in it.
 #[inline(always)]
-unsafe fn field<T: Copy>(object: Object, offset: &Global<u32>) -> T {
+pub(crate) unsafe fn field<T: Copy>(object: Object, offset: &Global<u32>) -> T {
     // SAFETY: the verifier checks the object's type against the offset; a bad pointer reads as zero.
     unsafe { ptr::read_volatile(object.add(offset.load() as usize).cast()) }
 }
@@ -59,13 +60,25 @@ pub(crate) fn guard_exec(ctx: BtfTracePointContext) -> i32 {
     // SAFETY: the record is this CPU's own while the tracepoint runs; the arguments are a task and a
     // `linux_binprm`; lengths are bounded before they are used.
     unsafe {
-        let inode: Object = field(field::<Object>(program, &BPRM_FILE), &FILE_INODE);
+        let file: Object = field(program, &BPRM_FILE);
+        let inode: Object = field(file, &FILE_INODE);
         (*record).header = header;
         (*record).inode = field(inode, &INODE_NUMBER);
         (*record).device = field(field::<Object>(inode, &INODE_SUPER), &SUPER_DEVICE);
+        (*record).links = field(inode, &INODE_LINKS);
         (*record).flags = 0;
+        (*record).padding = 0;
+        let own: Object = field(field::<Object>(file, &FILE_DENTRY), &DENTRY_NAME);
+        let read = bpf_probe_read_kernel_str((&raw mut (*record).name).cast(), NAME_BYTES as u32, own.cast());
+        if read < 0 {
+            (*record).name[0] = 0;
+        }
 
         let name: Object = field(program, &BPRM_FILENAME);
+        let interpreter: Object = field(program, &BPRM_INTERP);
+        if interpreter != name {
+            (*record).flags |= Exec::SCRIPT;
+        }
         let read =
             bpf_probe_read_kernel_str((&raw mut (*record).path).cast(), PATH_BYTES as u32, name.cast());
         (*record).path_length = if read > 0 { read as u32 - 1 } else { 0 };
@@ -80,6 +93,7 @@ pub(crate) fn guard_exec(ctx: BtfTracePointContext) -> i32 {
         if length > ARGV_BYTES as u64 {
             length = ARGV_BYTES as u64;
             (*record).flags |= Exec::ARGV_TRUNCATED;
+            emit::oversized(Kind::Exec);
         }
         let read = bpf_probe_read_user(
             (&raw mut (*record).argv).cast(),
@@ -102,20 +116,18 @@ pub(crate) fn guard_exit(ctx: BtfTracePointContext) -> i32 {
     let Some(actor) = Actor::current_below_root() else { return 0 };
     let task: Object = ctx.arg(0);
     // SAFETY: the first argument is the task that ends; the loader found every field.
-    let status = unsafe {
+    let (status, started_ns) = unsafe {
         let signal: Object = field(task, &TASK_SIGNAL);
         if field::<u32>(signal, &SIGNAL_LIVE) != 0 {
             return 0;
         }
         let of_group: u32 = field(signal, &SIGNAL_GROUP_EXIT_CODE);
-        if of_group != 0 {
-            of_group
-        } else {
-            field(field::<Object>(task, &TASK_GROUP_LEADER), &TASK_EXIT_CODE)
-        }
+        let leader: Object = field(task, &TASK_GROUP_LEADER);
+        let status = if of_group != 0 { of_group } else { field(leader, &TASK_EXIT_CODE) };
+        (status, field(leader, &TASK_START))
     };
     let mut header = emit::header(Kind::Exit, &actor);
     header.parent = parent_of(task);
-    emit::submit(&EVENTS, Kind::Exit, Exit { header, status, padding: 0 });
+    emit::submit(&EVENTS, Kind::Exit, Exit { header, status, padding: 0, started_ns });
     0
 }

@@ -4,6 +4,8 @@
 //! decided comes from [`guard_common::network`], which user space runs too.
 //!
 //! - `net`: `cgroup/connect4`, `connect6`, `sendmsg4`, `sendmsg6`, `cgroup_skb/egress`, `cgroup/sock_create`;
+//! - `flow`: what sockets carried and which listen: `sock_create`, `post_bind4`, `post_bind6`, `sock_release`,
+//!   `sock_ops`, `cgroup_skb/ingress`;
 //! - `exec`: the scheduler's tracepoints for fork, exec and exit;
 //! - `scope`: which agent a task, a socket or a packet belongs to;
 //! - `maps`: everything that user space fills or reads;
@@ -18,6 +20,8 @@
 mod emit;
 #[cfg(target_arch = "bpf")]
 mod exec;
+#[cfg(target_arch = "bpf")]
+mod flow;
 #[cfg(target_arch = "bpf")]
 mod maps;
 #[cfg(target_arch = "bpf")]

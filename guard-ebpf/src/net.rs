@@ -4,7 +4,7 @@
 //! ping sockets, connected datagrams, connections older than a rule. A packet whose end is not its destination
 //! address (IPv4 options, an IPv6 routing header) may only go to loopback.
 
-use aya_ebpf::helpers::generated::bpf_skb_load_bytes;
+use aya_ebpf::helpers::generated::{bpf_get_socket_cookie, bpf_skb_load_bytes};
 use aya_ebpf::macros::{cgroup_skb, cgroup_sock, cgroup_sock_addr};
 use aya_ebpf::maps::lpm_trie::Key;
 use aya_ebpf::programs::{SkBuffContext, SockAddrContext, SockContext};
@@ -15,13 +15,14 @@ use guard_common::network::{
 };
 
 use crate::emit;
+use crate::flow;
 use crate::maps::{CONFIG, DENIALS, EVENTS, NETWORK};
 use crate::scope::Actor;
 
 const ALLOW: i32 = 1;
 const DENY: i32 = 0;
 
-const AF_INET: u32 = 2;
+pub(crate) const AF_INET: u32 = 2;
 const AF_INET6: u32 = 10;
 const AF_UNIX: u32 = 1;
 const SOCK_RAW: u32 = 3;
@@ -77,11 +78,17 @@ fn judge_call(ctx: &SockAddrContext, hook: Hook) -> i32 {
     let actor = Actor::current();
     let generation = generation();
     let decision = decide(&KernelTable, generation, actor.agent, &address, endpoint);
-    report(&actor, hook, generation, &address, endpoint, decision)
+    let answer = report(&actor, hook, generation, &address, endpoint, decision);
+    if answer == ALLOW {
+        // SAFETY: the call is the program's own context.
+        let cookie = unsafe { bpf_get_socket_cookie(ctx.sock_addr.cast()) };
+        flow::named(cookie, &actor, &address, endpoint);
+    }
+    answer
 }
 
 #[inline(always)]
-fn six(a: u32, b: u32, c: u32, d: u32) -> Address {
+pub(crate) fn six(a: u32, b: u32, c: u32, d: u32) -> Address {
     let (a, b, c, d) = (a.to_ne_bytes(), b.to_ne_bytes(), c.to_ne_bytes(), d.to_ne_bytes());
     [a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3], c[0], c[1], c[2], c[3], d[0], d[1], d[2], d[3]]
 }
@@ -134,7 +141,11 @@ pub(crate) fn guard_egress(ctx: SkBuffContext) -> i32 {
     } else {
         Decision { verdict: Verdict::Deny, rule: packet.fault }
     };
-    report(&actor, Hook::Egress, generation, &packet.address, packet.endpoint, decision)
+    let answer = report(&actor, Hook::Egress, generation, &packet.address, packet.endpoint, decision);
+    if answer == ALLOW {
+        flow::sent(&ctx);
+    }
+    answer
 }
 
 struct Packet {
@@ -251,10 +262,14 @@ pub(crate) fn guard_sock_create(ctx: SockContext) -> i32 {
     // SAFETY: the kernel hands the program a valid context.
     let (family, kind, number) = unsafe { ((*ctx.sock).family, (*ctx.sock).type_, (*ctx.sock).protocol) };
     let family_fits = family == AF_INET || family == AF_INET6 || family == AF_UNIX;
+    let actor = Actor::current();
     if family_fits && kind != SOCK_RAW && kind != SOCK_PACKET {
+        if family != AF_UNIX {
+            flow::made(ctx.sock, &actor, number);
+        }
         return ALLOW;
     }
-    let header = emit::header(Kind::Socket, &Actor::current());
+    let header = emit::header(Kind::Socket, &actor);
     let record = Socket { header, family, kind, protocol: number, hook: Hook::SockCreate as u32 };
     emit::submit(&DENIALS, Kind::Socket, record);
     DENY

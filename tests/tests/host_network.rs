@@ -8,10 +8,16 @@
 mod acts;
 #[path = "host_network/fixture.rs"]
 mod fixture;
+#[path = "host_network/flows.rs"]
+mod flows;
 #[path = "host_network/lifecycle.rs"]
 mod lifecycle;
+#[path = "host_network/programs.rs"]
+mod programs;
 #[path = "host_network/reports.rs"]
 mod reports;
+#[path = "host_network/storm.rs"]
+mod storm;
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::process::Child;
@@ -65,7 +71,7 @@ fn the_self_test_finds_everything_enforced() {
     assert_eq!(coverage.network_strength(), Strength::Enforced, "{coverage:#?}");
     assert_eq!(coverage.mechanisms.len(), Hook::ALL.len());
     assert_eq!(coverage.ranges.len(), BUILTIN_RANGES.len());
-    assert_eq!(coverage.processes.len(), 3);
+    assert_eq!(coverage.processes.len(), 4);
     for one in &coverage.processes {
         assert_eq!(one.strength, Strength::Observed, "{one:?}");
     }

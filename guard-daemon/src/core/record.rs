@@ -4,7 +4,7 @@ use std::{ffi::OsStr, os::unix::ffi::OsStrExt, path::Path};
 
 use guard_policy::{
     Action, Decision, Policy, Principal, Request,
-    facts::{self, Age, Facts, FileOperation, Mark, Place},
+    facts::{self, Age, Facts, FileOperation, Mark, Place, Secrets},
 };
 use guard_proto::v1::{self, observation::Act};
 use serde_json::{json, value::to_raw_value};
@@ -76,7 +76,7 @@ fn fill(entry: &mut Entry, request: &Request, decision: &Decision, generation: u
     entry.generation = Some(generation);
 }
 
-/// Judges one observation; `None` for what is not recorded (the exit of a process).
+/// Judges one observation; `None` for one that says nothing.
 pub fn judge(core: &Core, observation: v1::Observation) -> Option<Entry> {
     let act = observation.act.clone()?;
     let facts = match &act {
@@ -89,6 +89,7 @@ pub fn judge(core: &Core, observation: v1::Observation) -> Option<Entry> {
         Act::File(change) => {
             Facts { action: file_change(core, &observation.agent_id, change), ..Facts::default() }
         }
+        Act::Read(read) => file_read(core, &observation.agent_id, read),
         Act::Unix(connect) => facts::unix_connect(&String::from_utf8_lossy(&connect.path)),
         Act::Socket(_) => Facts::default(),
         Act::Loss(loss) => return Some(lost(&observation, loss)),
@@ -109,7 +110,8 @@ pub fn judge(core: &Core, observation: v1::Observation) -> Option<Entry> {
             let detail = json!({"event": "agent ended", "status": ended.status, "left": ended.left});
             return Some(entry.with_detail(&detail));
         }
-        Act::Exit(_) => return None,
+        Act::Listen(_) => Facts::default(),
+        Act::Exit(_) | Act::Flow(_) | Act::Executable(_) => return Some(ended(core, &observation, &act)),
     };
     Some(decided(core, &observation, &act, facts))
 }
@@ -148,6 +150,18 @@ fn file_change(core: &Core, agent_id: &str, change: &v1::FileChange) -> Action {
     whole
 }
 
+/// A secret that was opened, whatever its name: what the view hides is one (C-020).
+fn file_read(core: &Core, agent_id: &str, read: &v1::FileRead) -> Facts {
+    let path = path_of(&read.path);
+    let worktree = core.registry.subject(agent_id).map(|subject| path_of(&subject.worktree));
+    let relative = worktree.as_ref().filter(|_| read.inside_worktree);
+    let relative = relative.and_then(|worktree| path.strip_prefix(worktree).ok());
+    let named = relative.unwrap_or(&path).to_string_lossy();
+    let mut facts = facts::file_read(&named, &Secrets::default());
+    facts.action.add_classes([guard_common::ActionClass::SecretAccess]);
+    facts
+}
+
 fn decided(core: &Core, observation: &v1::Observation, act: &Act, facts: Facts) -> Entry {
     let subject = core.registry.subject(&observation.agent_id);
     let principal = subject.map(|subject| principal_of(&subject.principal)).unwrap_or_default();
@@ -159,6 +173,9 @@ fn decided(core: &Core, observation: &v1::Observation, act: &Act, facts: Facts) 
     let decision = guard_policy::decide(&current.policy, &request, &core.context(entry.at, true));
     fill(&mut entry, &request, &decision, current.number);
     let mut detail = detail(act, &marks);
+    if matches!(act, Act::Exec(_)) {
+        detail["parent"] = observation.parent_pid.into();
+    }
     if observation.count > 0 {
         detail["repeated"] = observation.count.into();
     }
@@ -177,6 +194,10 @@ fn detail(act: &Act, marks: &[Mark]) -> serde_json::Value {
             "directory": text(&exec.directory),
             "inode": exec.inode,
             "device": exec.device,
+            "script": text(&exec.script),
+            "name": text(&exec.name),
+            "nameless": exec.nameless,
+            "sha256": (!exec.sha256.is_empty()).then(|| hex::encode(&exec.sha256)),
         }),
         Act::Connect(connect) => json!({
             "act": "connect",
@@ -195,6 +216,12 @@ fn detail(act: &Act, marks: &[Mark]) -> serde_json::Value {
             "existed_before": change.existed_before,
             "objects": change.objects,
         }),
+        Act::Read(read) => json!({
+            "act": "open a secret",
+            "path": text(&read.path),
+            "inside_worktree": read.inside_worktree,
+            "hidden": read.hidden,
+        }),
         Act::Unix(connect) => json!({"act": "unix connect", "path": text(&connect.path)}),
         Act::Socket(socket) => json!({
             "act": "socket",
@@ -202,8 +229,62 @@ fn detail(act: &Act, marks: &[Mark]) -> serde_json::Value {
             "kind": socket.kind,
             "protocol": socket.protocol,
         }),
+        Act::Listen(listen) => json!({
+            "act": "listen",
+            "address": address(&listen.address),
+            "port": listen.port,
+            "protocol": listen.protocol,
+        }),
+        Act::Exit(exit) => json!({
+            "event": "process ended",
+            "status": exit.status,
+            "duration_ms": milliseconds(exit.duration_ns),
+        }),
+        Act::Flow(flow) => json!({
+            "event": "connection ended",
+            "address": address(&flow.address),
+            "port": flow.port,
+            "protocol": flow.protocol,
+            "range": flow.range,
+            "sent": flow.sent,
+            "received": flow.received,
+            "duration_ms": milliseconds(flow.duration_ns),
+            "ends": flow.ends,
+        }),
+        Act::Executable(executable) => json!({
+            "event": "executable",
+            "inode": executable.inode,
+            "device": executable.device,
+            "size": executable.size,
+            "sha256": (!executable.sha256.is_empty()).then(|| hex::encode(&executable.sha256)),
+            "note": executable.note,
+        }),
         _ => serde_json::Value::Null,
     }
+}
+
+/// What is worth knowing about acts that were judged before.
+fn ended(core: &Core, observation: &v1::Observation, act: &Act) -> Entry {
+    let mut detail = detail(act, &[]);
+    if observation.parent_pid != 0 {
+        detail["parent"] = observation.parent_pid.into();
+    }
+    lifecycle(core, observation, None).with_detail(&detail)
+}
+
+/// As people write it.
+fn address(bytes: &[u8]) -> String {
+    <[u8; 16]>::try_from(bytes).map_or_else(
+        |_| String::new(),
+        |octets| {
+            let address = std::net::Ipv6Addr::from(octets);
+            address.to_ipv4_mapped().map_or_else(|| address.to_string(), |v4| v4.to_string())
+        },
+    )
+}
+
+fn milliseconds(nanoseconds: u64) -> f64 {
+    (nanoseconds / 1000) as f64 / 1e3
 }
 
 fn lost(observation: &v1::Observation, loss: &v1::Loss) -> Entry {

@@ -14,12 +14,16 @@ use prost::Message as _;
 
 use super::{SharedEnforcement, outbox::Outbox};
 use crate::{
-    enforce::{Cgroup, CgroupError},
+    enforce::{Cgroup, CgroupError, Whose},
     launch::{self, Caller, Launch, Report, Shim},
 };
 
 /// How long a ticket is good.
 const TICKET_LIFE: Duration = Duration::from_secs(10);
+
+/// Pauses between looks for a process whose start may still wait in the kernel's ring.
+const UNTIL_KNOWN: [Duration; 3] =
+    [Duration::from_millis(5), Duration::from_millis(50), Duration::from_millis(150)];
 
 /// How long killed processes may take to be gone.
 const ENDS_WITHIN: Duration = Duration::from_secs(5);
@@ -64,6 +68,7 @@ impl AgentError {
 /// All agents of one guardd.
 pub struct Agents {
     enforcement: Option<SharedEnforcement>,
+    whose: Option<Whose>,
     outbox: Arc<Outbox>,
     root: Cgroup,
     run_dir: PathBuf,
@@ -86,8 +91,10 @@ impl Agents {
         run_dir: &Path,
         shim: PathBuf,
     ) -> Result<Arc<Self>, AgentError> {
+        let whose = enforcement.as_ref().map(|enforcement| super::lock(enforcement).whose());
         let agents = Self {
             enforcement,
+            whose,
             outbox,
             root,
             run_dir: run_dir.to_owned(),
@@ -267,7 +274,9 @@ impl Agents {
                 }
                 Ok(Some(Report::Observed(mut observation))) => {
                     observation.agent_id.clone_from(&id);
-                    self.outbox.observe(vec![observation]);
+                    if self.is_the_agents(&mut observation) {
+                        self.outbox.observe(vec![observation]);
+                    }
                 }
                 Ok(Some(Report::Ended { status: ended, left: processes })) => {
                     status = ended;
@@ -285,6 +294,20 @@ impl Agents {
         self.report_end(&id, status, left);
         // Last: guardctl waits for this end, and after it nothing of the agent is left.
         drop(client);
+    }
+
+    /// A secret may have been opened by somebody else; the shim cannot tell whose a process was that is gone by now.
+    fn is_the_agents(&self, observation: &mut v1::Observation) -> bool {
+        let gone = matches!(observation.act, Some(Act::Read(_))) && observation.exe.is_empty();
+        let Some(whose) = self.whose.as_ref().filter(|_| gone) else { return true };
+        for pause in UNTIL_KNOWN {
+            if let Some((agent, exe, parent)) = whose.process(observation.pid) {
+                (observation.exe, observation.parent_pid) = (exe, parent);
+                return agent == observation.agent_id;
+            }
+            std::thread::sleep(pause);
+        }
+        false
     }
 
     fn report_end(&self, id: &str, status: u32, left: u32) {

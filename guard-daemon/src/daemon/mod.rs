@@ -138,7 +138,8 @@ fn start(arguments: &Arguments) -> Result<(), StartError> {
     let mut canary = None;
     let launched = trial::launch(&root, &core_process::beside("guard-shim")?, &mut canary);
     layers.push(launched.view);
-    let mut coverage = self_test::measure(enforcement.as_ref(), &root, layers, &launched.files);
+    let mut coverage =
+        self_test::measure(enforcement.as_ref(), &root, layers, [&launched.files, &launched.secrets]);
     coverage.cures.extend(sockets.warnings.iter().cloned());
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let host = Host { root, enforcement, coverage, canary };

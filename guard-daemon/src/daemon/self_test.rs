@@ -19,10 +19,10 @@ const CLASSES: [(ActionClass, Strength, &str); 13] = [
     (ActionClass::FileWriteOutsideWorktree, Strength::Enforced, "mount view, Landlock"),
     (ActionClass::GitCommit, Strength::Observed, "exec events"),
     (ActionClass::NetworkEgress, Strength::Enforced, "cgroup programs, by address"),
-    (ActionClass::SecretAccess, Strength::NotCovered, "known places are hidden"),
+    (ActionClass::SecretAccess, Strength::Observed, "fanotify marks; known places are hidden"),
     (ActionClass::PackageInstall, Strength::Observed, "exec events"),
     (ActionClass::ProcessSpawn, Strength::Observed, "exec events"),
-    (ActionClass::WorkspaceMutation, Strength::NotCovered, ""),
+    (ActionClass::WorkspaceMutation, Strength::Observed, "exec events"),
     (ActionClass::EnclosureControl, Strength::Observed, "exec events, hidden sockets"),
 ];
 
@@ -31,7 +31,7 @@ pub fn measure(
     enforcement: Option<&Enforcement>,
     root: &Cgroup,
     layers: Vec<LayerCoverage>,
-    files: &LayerCoverage,
+    watchers: [&LayerCoverage; 2],
 ) -> Coverage {
     let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
     let mut coverage = Coverage {
@@ -60,7 +60,7 @@ pub fn measure(
             .push("build with BPF programs (cargo xtask build) and start guardd as root".to_owned());
     }
     let processes = enforcement.map(|enforcement| enforcement.coverage().processes.as_slice());
-    add_classes(&mut coverage, processes.unwrap_or_default(), files);
+    add_classes(&mut coverage, processes.unwrap_or_default(), watchers);
     coverage
 }
 
@@ -115,7 +115,12 @@ fn shown(mechanism: &enforce::MechanismResult) -> Option<SelfTest> {
 
 /// A class is as strong as the weakest of what carries it; what reports processes and files is no layer of a launch, so it
 /// comes apart.
-fn add_classes(coverage: &mut Coverage, processes: &[enforce::MechanismResult], files: &LayerCoverage) {
+fn add_classes(
+    coverage: &mut Coverage,
+    processes: &[enforce::MechanismResult],
+    watchers: [&LayerCoverage; 2],
+) {
+    let [files, secrets] = watchers;
     let exec = processes
         .iter()
         .find(|mechanism| mechanism.mechanism.ends_with("sched_process_exec"))
@@ -133,6 +138,7 @@ fn add_classes(coverage: &mut Coverage, processes: &[enforce::MechanismResult], 
         let measured = match class {
             ActionClass::NetworkEgress => of(&["cgroup"]),
             ActionClass::FileDelete => Some((files.strength, files.self_test.clone())),
+            ActionClass::SecretAccess => Some((secrets.strength, secrets.self_test.clone())),
             ActionClass::FileWriteOutsideWorktree => of(&["mount view", "Landlock"]),
             _ => exec.clone(),
         };
@@ -163,7 +169,8 @@ fn holes() -> Vec<String> {
             "rules that name hosts by name do not bind the kernel, which sees addresses",
             "a file that is emptied or written over through an open descriptor is recorded as opened for writing, not as deleted",
             "an agent that runs with --no-trap changes files unseen; Landlock and the view still refuse",
-            "reads are not recorded; what must not be read is hidden",
+            "reads are recorded of secrets alone, by their known names; what must not be read is hidden",
+            "a file in a hidden directory is not there: a try to open it leaves no record, a try to open the directory does",
         ]
         .map(str::to_owned),
     );
@@ -224,7 +231,7 @@ mod tests {
         };
         add_kernel_side(&mut coverage, found);
         let files = LayerCoverage { layer: String::new(), strength: Strength::NotCovered, self_test: None };
-        add_classes(&mut coverage, &found.processes, &files);
+        add_classes(&mut coverage, &found.processes, [&files, &files]);
         coverage
     }
 

@@ -78,6 +78,8 @@ pub struct Launched {
     pub view: LayerCoverage,
     /// Tells what is lost inside the worktree; no layer, since it refuses nothing.
     pub files: LayerCoverage,
+    /// Tells which secrets are opened; no layer either.
+    pub secrets: LayerCoverage,
 }
 
 /// Launches an agent that changes the mode of its own file outside the worktree, and does away with files in it that were there
@@ -85,9 +87,9 @@ pub struct Launched {
 /// and told by the listener. `cgroup` gets the id of the cgroup that the canary ran in.
 pub fn launch(root: &Cgroup, shim: &Path, cgroup: &mut Option<CgroupId>) -> Launched {
     let since = Instant::now();
-    let (refused, lost) = match try_launch(root, shim, cgroup) {
+    let [refused, lost, opened] = match try_launch(root, shim, cgroup) {
         Ok(got) => got,
-        Err(error) => (format!("{error:#}"), format!("{error:#}")),
+        Err(error) => [(); 3].map(|()| format!("{error:#}")),
     };
     let ms = since.elapsed().as_secs_f64() * 1e3;
     let result = |layer: &str, did: &str, expected: &str, got: String, best| LayerCoverage {
@@ -110,13 +112,23 @@ pub fn launch(root: &Cgroup, shim: &Path, cgroup: &mut Option<CgroupId>) -> Laun
             lost,
             Strength::Observed,
         ),
+        secrets: result(
+            "fanotify marks",
+            "launch an agent that opens a hidden secret and one in the worktree",
+            OPENED,
+            opened,
+            Strength::Observed,
+        ),
     }
 }
 
 /// What the listener is to tell of the canary: the new file is not among it.
 const LOSSES: &str = "unlink removed, rename replaced, truncate truncated";
 
-fn try_launch(root: &Cgroup, shim: &Path, cgroup: &mut Option<CgroupId>) -> anyhow::Result<(String, String)> {
+/// What the marks are to tell.
+const OPENED: &str = "fenced hidden, done .env";
+
+fn try_launch(root: &Cgroup, shim: &Path, cgroup: &mut Option<CgroupId>) -> anyhow::Result<[String; 3]> {
     use std::os::unix::{fs::chown, process::CommandExt};
 
     let place = Place::new()?;
@@ -124,10 +136,11 @@ fn try_launch(root: &Cgroup, shim: &Path, cgroup: &mut Option<CgroupId>) -> anyh
     fs::write(&file, b"x")?;
     fs::create_dir(&worktree)?;
     let old = ["removed", "replaced", "truncated"].map(|name| worktree.join(name));
-    for path in &old {
+    let secrets = [place.0.join("hidden"), worktree.join(".env")];
+    for path in old.iter().chain(&secrets) {
         fs::write(path, b"x")?;
     }
-    for path in old.iter().chain([&file, &worktree]) {
+    for path in old.iter().chain(&secrets).chain([&file, &worktree]) {
         chown(path, Some(NOBODY), Some(NOBODY))?;
     }
     let mode = || fs::metadata(&file).map(|metadata| metadata.permissions().mode() & 0o777);
@@ -136,11 +149,12 @@ fn try_launch(root: &Cgroup, shim: &Path, cgroup: &mut Option<CgroupId>) -> anyh
         std::process::Command::new("/bin/chmod").args(["604", &text]).uid(NOBODY).gid(NOBODY).status()?;
     if !control.success() || mode()? != 0o604 {
         let got = "refused even without the view".to_owned();
-        return Ok((got.clone(), got));
+        return Ok([(); 3].map(|()| got.clone()));
     }
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600))?;
-    let script = "rm removed; echo >new; mv -f new replaced; : >truncated; echo >new; rm new; exec /bin/chmod 604 \"$0\"";
-    let command = ["/bin/sh", "-c", script, &text].map(str::to_owned);
+    let script = "cat \"$1\" .env; rm removed; echo >new; mv -f new replaced; : >truncated; echo >new; rm new; exec /bin/chmod 604 \"$0\"";
+    let hidden = secrets[0].display().to_string();
+    let command = ["/bin/sh", "-c", script, &text, &hidden].map(str::to_owned);
     let Ran { status, told } = launch_canary(root, shim, &place.0, &worktree, &command, cgroup)?;
     let refused = match (status, mode()?) {
         (Err(why), _) => why,
@@ -148,25 +162,40 @@ fn try_launch(root: &Cgroup, shim: &Path, cgroup: &mut Option<CgroupId>) -> anyh
         (Ok(0), _) => "nothing, but it said that it was done".to_owned(),
         (Ok(_), _) => "refused".to_owned(),
     };
-    Ok((refused, losses(&told)))
+    Ok([refused, losses(&told), opened(&told)])
+}
+
+fn listed(mut all: Vec<(u64, String)>) -> String {
+    all.sort();
+    let all: Vec<String> = all.into_iter().map(|(_, one)| one).collect();
+    if all.is_empty() { "nothing".to_owned() } else { all.join(", ") }
+}
+
+fn last_of(path: &[u8]) -> std::borrow::Cow<'_, str> {
+    String::from_utf8_lossy(path.rsplit(|byte| *byte == b'/').next().unwrap_or_default())
+}
+
+/// The secrets that were opened, in this order.
+fn opened(told: &[v1::Observation]) -> String {
+    let opened = told.iter().filter_map(|observation| match &observation.act {
+        Some(v1::observation::Act::Read(read)) => {
+            Some((observation.time_ns, format!("{} {}", observation.effect, last_of(&read.path))))
+        }
+        _ => None,
+    });
+    listed(opened.collect())
 }
 
 /// The losses among what was told, in the order in which they came about.
 fn losses(told: &[v1::Observation]) -> String {
-    let mut losses: Vec<_> = told
-        .iter()
-        .filter_map(|observation| match &observation.act {
-            Some(v1::observation::Act::File(change)) if change.existed_before => {
-                let path = if change.other.is_empty() { &change.path } else { &change.other };
-                let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-                Some((observation.time_ns, format!("{} {}", change.operation, String::from_utf8_lossy(name))))
-            }
-            _ => None,
-        })
-        .collect();
-    losses.sort();
-    let losses: Vec<String> = losses.into_iter().map(|(_, loss)| loss).collect();
-    if losses.is_empty() { "nothing".to_owned() } else { losses.join(", ") }
+    let losses = told.iter().filter_map(|observation| match &observation.act {
+        Some(v1::observation::Act::File(change)) if change.existed_before => {
+            let path = if change.other.is_empty() { &change.path } else { &change.other };
+            Some((observation.time_ns, format!("{} {}", change.operation, last_of(path))))
+        }
+        _ => None,
+    });
+    listed(losses.collect())
 }
 
 /// How a canary's command ended, and what was told of it meanwhile.
@@ -202,6 +231,7 @@ fn launch_canary(
                 environment: vec![b"PATH=/usr/bin:/bin".to_vec()],
                 worktree: bytes(worktree),
                 directory: bytes(worktree),
+                hide: vec![bytes(&place.join("hidden"))],
                 home: b"/nonexistent".to_vec(),
                 terminals: vec![false; 3],
                 ..Default::default()

@@ -25,13 +25,13 @@ use super::btf::{BtfError, KernelTypes};
 use super::cgroup::{Cgroup, CgroupError, Hierarchy, mounts_of_type};
 
 /// Counts up when the meaning of a map's bytes changes; part of the pin path.
-const LAYOUT: &str = "v1";
+const LAYOUT: &str = "v2";
 
 /// How long the kernel may take to do away with a program that was replaced.
 const SETTLE: Duration = Duration::from_secs(2);
 
 /// Maps that outlive this process.
-const PINNED_MAPS: [&str; 6] = ["NETWORK", "CONFIG", "AGENTS", "EVENTS", "DENIALS", "COUNTERS"];
+const PINNED_MAPS: [&str; 7] = ["NETWORK", "CONFIG", "AGENTS", "EVENTS", "DENIALS", "COUNTERS", "SOCKETS"];
 
 /// What is missing, or what failed.
 #[derive(Debug, thiserror::Error)]
@@ -174,17 +174,35 @@ struct Entry {
 enum Attach {
     /// To the guard root; with the number of the attach type for queries.
     Cgroup(Hook, u32),
+    /// To the guard root, only to watch; with the number of the attach type.
+    Watch(u32),
     /// To a tracepoint of the kernel.
     Tracepoint(&'static str),
 }
 
-const PROGRAMS: [Entry; 9] = [
+impl Attach {
+    /// Whether the plan wants it, and the number of its attach type if it is attached to the guard root.
+    fn wanted(&self, hooks: &[Hook]) -> (bool, Option<u32>) {
+        match self {
+            Self::Cgroup(hook, kind) => (hooks.contains(hook), Some(*kind)),
+            Self::Watch(kind) => (true, Some(*kind)),
+            Self::Tracepoint(_) => (true, None),
+        }
+    }
+}
+
+const PROGRAMS: [Entry; 14] = [
     Entry { name: "guard_connect4", attach: Attach::Cgroup(Hook::Connect4, 10) },
     Entry { name: "guard_connect6", attach: Attach::Cgroup(Hook::Connect6, 11) },
     Entry { name: "guard_sendmsg4", attach: Attach::Cgroup(Hook::Sendmsg4, 14) },
     Entry { name: "guard_sendmsg6", attach: Attach::Cgroup(Hook::Sendmsg6, 15) },
     Entry { name: "guard_egress", attach: Attach::Cgroup(Hook::Egress, 1) },
     Entry { name: "guard_sock_create", attach: Attach::Cgroup(Hook::SockCreate, 2) },
+    Entry { name: "guard_ingress", attach: Attach::Watch(0) },
+    Entry { name: "guard_bound4", attach: Attach::Watch(12) },
+    Entry { name: "guard_bound6", attach: Attach::Watch(13) },
+    Entry { name: "guard_released", attach: Attach::Watch(34) },
+    Entry { name: "guard_sock_ops", attach: Attach::Watch(3) },
     Entry { name: "guard_fork", attach: Attach::Tracepoint("sched_process_fork") },
     Entry { name: "guard_exec", attach: Attach::Tracepoint("sched_process_exec") },
     Entry { name: "guard_exit", attach: Attach::Tracepoint("sched_process_exit") },
@@ -242,10 +260,7 @@ pub(crate) fn load(plan: &Plan<'_>, hierarchy: &Hierarchy, root: &Cgroup) -> Res
     let mut bpf = loader.load(bytes).map_err(object_error)?;
 
     for entry in &PROGRAMS {
-        let wanted = match entry.attach {
-            Attach::Cgroup(hook, _) => plan.hooks.contains(&hook),
-            Attach::Tracepoint(_) => true,
-        };
+        let (wanted, _) = entry.attach.wanted(plan.hooks);
         let pin = directory.join(format!("link_{}", entry.name));
         if wanted {
             let link = attach(&mut bpf, entry, root, &kernel)?;
@@ -256,8 +271,8 @@ pub(crate) fn load(plan: &Plan<'_>, hierarchy: &Hierarchy, root: &Cgroup) -> Res
     }
     remove_other_layouts(plan)?;
     for entry in &PROGRAMS {
-        if let Attach::Cgroup(hook, kind) = entry.attach {
-            let expected = usize::from(plan.hooks.contains(&hook));
+        if let (wanted, Some(kind)) = entry.attach.wanted(plan.hooks) {
+            let expected = usize::from(wanted);
             let count = settled_count(root, kind, entry.name, expected)?;
             if count != expected {
                 let path = root.path().to_path_buf();
@@ -437,7 +452,7 @@ fn keep_fitting_maps(
 
 fn offsets(types: &KernelTypes) -> Result<Vec<(&'static str, u32)>> {
     type Fields = &'static [(&'static str, &'static str)];
-    const WANTED: [(&str, Fields); 7] = [
+    const WANTED: [(&str, Fields); 9] = [
         (
             "task_struct",
             &[
@@ -448,20 +463,42 @@ fn offsets(types: &KernelTypes) -> Result<Vec<(&'static str, u32)>> {
                 ("TASK_EXIT_CODE", "exit_code"),
                 ("TASK_SIGNAL", "signal"),
                 ("TASK_MM", "mm"),
+                ("TASK_START", "start_boottime"),
             ],
         ),
         ("signal_struct", &[("SIGNAL_LIVE", "live"), ("SIGNAL_GROUP_EXIT_CODE", "group_exit_code")]),
         ("mm_struct", &[("MM_ARG_START", "arg_start"), ("MM_ARG_END", "arg_end")]),
-        ("linux_binprm", &[("BPRM_FILE", "file"), ("BPRM_FILENAME", "filename")]),
+        ("linux_binprm", &[("BPRM_FILE", "file"), ("BPRM_FILENAME", "filename"), ("BPRM_INTERP", "interp")]),
         ("file", &[("FILE_INODE", "f_inode")]),
-        ("inode", &[("INODE_NUMBER", "i_ino"), ("INODE_SUPER", "i_sb")]),
+        ("inode", &[("INODE_NUMBER", "i_ino"), ("INODE_SUPER", "i_sb"), ("INODE_LINKS", "i_nlink")]),
         ("super_block", &[("SUPER_DEVICE", "s_dev")]),
+        (
+            "tcp_sock",
+            &[
+                ("TCP_SENT", "bytes_sent"),
+                ("TCP_SENT_AGAIN", "bytes_retrans"),
+                ("TCP_RECEIVED", "bytes_received"),
+            ],
+        ),
+        ("sock_common", &[("SOCK_FLAGS", "skc_flags")]),
+    ];
+    /// A field of a structure that lies within another.
+    const NESTED: [(&str, [(&str, &str); 2]); 2] = [
+        ("FILE_DENTRY", [("file", "f_path"), ("path", "dentry")]),
+        ("DENTRY_NAME", [("dentry", "d_name"), ("qstr", "name")]),
     ];
     let mut found = Vec::new();
     for (structure, fields) in WANTED {
         let names: Vec<_> = fields.iter().map(|(_, field)| *field).collect();
         let values = types.offsets(structure, &names)?;
         found.extend(fields.iter().map(|(global, _)| *global).zip(values));
+    }
+    for (global, steps) in NESTED {
+        let mut sum = 0;
+        for (structure, field) in steps {
+            sum += types.offsets(structure, &[field])?.into_iter().sum::<u32>();
+        }
+        found.push((global, sum));
     }
     Ok(found)
 }
@@ -487,10 +524,19 @@ fn attach(bpf: &mut Ebpf, entry: &Entry, root: &Cgroup, kernel: &Btf) -> Result<
         }
         Program::CgroupSkb(program) => {
             program.load().map_err(failed("load"))?;
-            let id = program.attach(root, CgroupSkbAttachType::Egress, mode).map_err(failed("attach"))?;
+            let way = match entry.attach {
+                Attach::Watch(_) => CgroupSkbAttachType::Ingress,
+                _ => CgroupSkbAttachType::Egress,
+            };
+            let id = program.attach(root, way, mode).map_err(failed("attach"))?;
             program.take_link(id).map_err(failed("attach"))?.try_into().map_err(not_a_link)
         }
         Program::CgroupSock(program) => {
+            program.load().map_err(failed("load"))?;
+            let id = program.attach(root, mode).map_err(failed("attach"))?;
+            program.take_link(id).map_err(failed("attach"))?.try_into().map_err(not_a_link)
+        }
+        Program::SockOps(program) => {
             program.load().map_err(failed("load"))?;
             let id = program.attach(root, mode).map_err(failed("attach"))?;
             program.take_link(id).map_err(failed("attach"))?.try_into().map_err(not_a_link)

@@ -5,28 +5,25 @@
 //! rings fill, the programs go on and the counters know how much was lost.
 
 use std::collections::HashMap;
-use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt as _;
-use std::os::unix::fs::MetadataExt as _;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use aya::maps::{PerCpuArray, RingBuf};
 use aya::{Ebpf, Pod};
-use guard_common::address::classify;
 use guard_common::event::{Counters, Header, Kind};
-use guard_common::network::Verdict;
 use guard_proto::v1::{self, Observation, observation::Act};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::mpsc;
 
 use super::bpf::{Data, LoadError, take_map};
-use super::record::{Event, Judged, RefusedSocket, Started, decode};
+use super::hash::Hasher;
+use super::processes::Processes;
+use super::record::{Event, decode};
 use super::table::Names;
+use super::translate::{Clock, Translator};
 
 /// Observations in one batch.
 const BATCH: usize = 256;
@@ -34,13 +31,11 @@ const BATCH: usize = 256;
 const BATCHES: usize = 64;
 /// How often the counters are looked at.
 const RECONCILE: Duration = Duration::from_secs(1);
-/// Processes of which the executable is remembered.
-const REMEMBERED: usize = 65_536;
 
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 struct CounterBytes(Counters);
-// SAFETY: three words of 64 bits; any bit pattern is a value.
+// SAFETY: five words of 64 bits; any bit pattern is a value.
 unsafe impl Pod for CounterBytes {}
 
 /// What became of the kernel's records, over all CPUs.
@@ -52,13 +47,22 @@ pub struct Totals {
     pub submitted: u64,
     /// Records for which there was no room.
     pub lost: u64,
+    /// Records that were cut.
+    pub oversized: u64,
+    /// Things that could not be kept in mind, so that no record of them came.
+    pub map_full: u64,
+    /// Records that this process read.
+    pub read: u64,
 }
+
+/// The same for each kind of record.
+pub type TotalsByKind = HashMap<Kind, Totals>;
 
 /// The thread, and what it shares.
 pub(crate) struct Reader {
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
-    totals: Arc<Mutex<Totals>>,
+    totals: Arc<Mutex<TotalsByKind>>,
 }
 
 impl Reader {
@@ -68,6 +72,7 @@ impl Reader {
     pub(crate) fn start(
         bpf: &mut Ebpf,
         names: Arc<RwLock<Names>>,
+        processes: Arc<Processes>,
         canary: std::sync::mpsc::Sender<Event>,
     ) -> Result<(Self, mpsc::Receiver<Vec<Observation>>), LoadError> {
         let denials = RingBuf::try_from(take_map(bpf, "DENIALS")?).map_err(|_| LoadError::Part("DENIALS"))?;
@@ -82,7 +87,8 @@ impl Reader {
         let mut pump = Pump {
             rings: [denials, events],
             ledger,
-            translator: Translator::new(names, canary),
+            processes: Arc::clone(&processes),
+            translator: Translator::new(names, processes, canary, Hasher::start(sender.clone())?),
             sender,
             batch: Vec::new(),
         };
@@ -95,8 +101,8 @@ impl Reader {
     }
 
     /// What the counters said at the last comparison, at most a second ago.
-    pub(crate) fn totals(&self) -> Totals {
-        *self.totals.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn totals(&self) -> TotalsByKind {
+        self.totals.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -117,6 +123,7 @@ struct Pump {
     rings: [RingBuf<Data>; 2],
     ledger: Ledger,
     translator: Translator,
+    processes: Arc<Processes>,
     sender: mpsc::Sender<Vec<Observation>>,
     batch: Vec<Observation>,
 }
@@ -140,6 +147,7 @@ impl Pump {
             if Instant::now() >= next {
                 next = Instant::now() + RECONCILE;
                 self.batch.extend(self.ledger.reconcile());
+                self.processes.tidy();
             }
             if self.flush(stop).is_err() {
                 return;
@@ -213,13 +221,16 @@ struct Ledger {
     counters: PerCpuArray<Data, CounterBytes>,
     /// By CPU and kind: last sequence number, losses already reported, first and last missing number since.
     lines: HashMap<(u32, u32), Line>,
-    totals: Arc<Mutex<Totals>>,
+    totals: Arc<Mutex<TotalsByKind>>,
 }
 
 #[derive(Default)]
 struct Line {
     last: u64,
     reported: u64,
+    /// What could not be kept in mind, as reported already.
+    forgotten: u64,
+    read: u64,
     missing: Option<(u64, u64)>,
 }
 
@@ -228,7 +239,7 @@ impl Ledger {
     fn new(counters: PerCpuArray<Data, CounterBytes>) -> Self {
         let mut ledger = Self { counters, lines: HashMap::new(), totals: Arc::default() };
         for (cpu, kind, now) in ledger.read() {
-            let line = Line { last: 0, reported: now.ring_full, missing: None };
+            let line = Line { reported: now.ring_full, forgotten: now.map_full, ..Line::default() };
             ledger.lines.insert((cpu, kind as u32), line);
         }
         ledger
@@ -241,6 +252,7 @@ impl Ledger {
             line.missing = Some(line.missing.map_or((first, last), |(earlier, _)| (earlier, last)));
         }
         line.last = line.last.max(header.sequence);
+        line.read += 1;
     }
 
     fn read(&self) -> Vec<(u32, Kind, Counters)> {
@@ -255,12 +267,17 @@ impl Ledger {
     fn reconcile(&mut self) -> Vec<Observation> {
         let mut losses = Vec::new();
         let all = self.read();
-        let sum = all.iter().fold(Totals::default(), |sum, (_, _, line)| Totals {
-            seen: sum.seen + line.seen,
-            submitted: sum.submitted + line.submitted,
-            lost: sum.lost + line.ring_full,
-        });
-        *self.totals.lock().unwrap_or_else(PoisonError::into_inner) = sum;
+        let mut totals = TotalsByKind::new();
+        for (cpu, kind, now) in &all {
+            let sum = totals.entry(*kind).or_default();
+            sum.seen += now.seen;
+            sum.submitted += now.submitted;
+            sum.lost += now.ring_full;
+            sum.oversized += now.oversized;
+            sum.map_full += now.map_full;
+            sum.read += self.lines.get(&(*cpu, *kind as u32)).map_or(0, |line| line.read);
+        }
+        *self.totals.lock().unwrap_or_else(PoisonError::into_inner) = totals;
         for (cpu, kind, now) in all {
             let line = self.lines.entry((cpu, kind as u32)).or_default();
             let lost = now.ring_full.saturating_sub(line.reported);
@@ -268,6 +285,12 @@ impl Ledger {
                 line.reported = now.ring_full;
                 let (first, last) = line.missing.take().unwrap_or((line.last + 1, now.seen));
                 losses.push(loss(kind.loss_class(), lost, first, last));
+            }
+            // These never had a number.
+            let forgotten = now.map_full.saturating_sub(line.forgotten);
+            if forgotten > 0 {
+                line.forgotten = now.map_full;
+                losses.push(loss(kind.loss_class(), forgotten, 0, 0));
             }
         }
         losses
@@ -283,173 +306,4 @@ fn loss(class: &str, count: u64, first_seq: u64, last_seq: u64) -> Observation {
         act: Some(Act::Loss(v1::Loss { class: class.into(), count, first_seq, last_seq })),
         ..Observation::default()
     }
-}
-
-/// Two clocks at one moment.
-#[derive(Clone, Copy, Default)]
-struct Clock {
-    unix_ns: u64,
-    boot_ns: u64,
-}
-
-impl Clock {
-    fn now() -> Self {
-        let nanoseconds = |clock| {
-            let now = clock_gettime(clock);
-            now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
-        };
-        Self { unix_ns: nanoseconds(ClockId::Realtime), boot_ns: nanoseconds(ClockId::Boottime) }
-    }
-
-    fn unix(&self, boot_ns: u64) -> u64 {
-        self.unix_ns.saturating_sub(self.boot_ns.saturating_sub(boot_ns))
-    }
-}
-
-/// What is remembered of a process, for events that carry only its number.
-#[derive(Clone, Default)]
-struct Process {
-    exe: Vec<u8>,
-    parent: u32,
-}
-
-/// Makes observations of events.
-struct Translator {
-    names: Arc<RwLock<Names>>,
-    processes: HashMap<u32, Process>,
-    clock: Clock,
-    canary: std::sync::mpsc::Sender<Event>,
-}
-
-impl Translator {
-    fn new(names: Arc<RwLock<Names>>, canary: std::sync::mpsc::Sender<Event>) -> Self {
-        Self { names, processes: HashMap::new(), clock: Clock::now(), canary }
-    }
-
-    fn translate(&mut self, event: Event) -> Option<Observation> {
-        if self.is_canary(event.header()) {
-            // After the self-test nobody listens any more.
-            let _ = self.canary.send(event);
-            return None;
-        }
-        match event {
-            Event::Fork(header) => {
-                // Threads share the process's line.
-                if header.pid == header.tid && self.processes.len() < REMEMBERED {
-                    let exe = self.processes.get(&header.parent).map_or_else(Vec::new, |p| p.exe.clone());
-                    self.processes.insert(header.pid, Process { exe, parent: header.parent });
-                }
-                None
-            }
-            Event::Exec(started) => Some(self.exec(*started)),
-            Event::Exit(header, status) => {
-                let mut observation = self.common(&header, "done", "tp_btf/sched_process_exit", "observed");
-                self.processes.remove(&header.pid);
-                observation.act = Some(Act::Exit(v1::Exit { status }));
-                Some(observation)
-            }
-            Event::Connect(judged) => Some(self.connect(&judged)),
-            Event::Socket(refused) => Some(self.socket(&refused)),
-        }
-    }
-
-    /// The self-test's own acts are its business.
-    fn is_canary(&self, header: &Header) -> bool {
-        self.names.read().unwrap_or_else(PoisonError::into_inner).agent(header.agent) == super::probe::CANARY
-    }
-
-    fn common(&mut self, header: &Header, effect: &str, mechanism: &str, strength: &str) -> Observation {
-        let process = if header.pid == 0 { Process::default() } else { self.process(header.pid) };
-        let names = self.names.read().unwrap_or_else(PoisonError::into_inner);
-        Observation {
-            time_ns: self.clock.unix(header.boot_ns),
-            agent_id: names.agent(header.agent).to_owned(),
-            pid: header.pid,
-            parent_pid: if header.parent == 0 { process.parent } else { header.parent },
-            exe: process.exe,
-            cgroup: header.cgroup,
-            effect: effect.into(),
-            mechanism: mechanism.into(),
-            strength: strength.into(),
-            ..Observation::default()
-        }
-    }
-
-    /// What is remembered, or what `/proc` says of a process that was there before this thread, or whose start
-    /// still waits in the other ring.
-    fn process(&mut self, pid: u32) -> Process {
-        if let Some(process) = self.processes.get(&pid) {
-            return process.clone();
-        }
-        let process =
-            Process { exe: link(pid, "exe").unwrap_or_default(), parent: parent(pid).unwrap_or_default() };
-        if !process.exe.is_empty() && self.processes.len() < REMEMBERED {
-            self.processes.insert(pid, process.clone());
-        }
-        process
-    }
-
-    fn exec(&mut self, started: Started) -> Observation {
-        let pid = started.header.pid;
-        // The kernel gives the name as the caller wrote it; /proc gives the whole path if it still is that file.
-        let same = fs::metadata(format!("/proc/{pid}/exe")).is_ok_and(|now| now.ino() == started.inode);
-        let exe = link(pid, "exe").filter(|_| same).unwrap_or(started.path);
-        if self.processes.len() < REMEMBERED || self.processes.contains_key(&pid) {
-            self.processes.insert(pid, Process { exe, parent: started.header.parent });
-        }
-        let mut observation = self.common(&started.header, "done", "tp_btf/sched_process_exec", "observed");
-        observation.act = Some(Act::Exec(v1::Exec {
-            argv: started.argv,
-            truncated: started.truncated,
-            directory: link(pid, "cwd").unwrap_or_default(),
-            inode: started.inode,
-            device: device(started.device),
-        }));
-        observation
-    }
-
-    fn connect(&mut self, judged: &Judged) -> Observation {
-        // what should have been asked and could not be held is done and observed, not denied.
-        let (effect, strength) = match judged.verdict {
-            Verdict::Allow => ("done", "enforced"),
-            Verdict::Ask => ("done", "observed"),
-            Verdict::Deny => ("refused", "enforced"),
-        };
-        let mut observation = self.common(&judged.header, effect, judged.hook.mechanism(), strength);
-        let names = self.names.read().unwrap_or_else(PoisonError::into_inner);
-        let address = judged.address.octets();
-        observation.act = Some(Act::Connect(v1::Connect {
-            address: address.to_vec(),
-            port: judged.port.into(),
-            protocol: judged.protocol.into(),
-            range: classify(&address).as_str().into(),
-            rule: names.rule(judged.generation, judged.rule).into(),
-            verdict: u32::from(judged.verdict as u8),
-        }));
-        observation
-    }
-
-    fn socket(&mut self, refused: &RefusedSocket) -> Observation {
-        let mut observation = self.common(&refused.header, "refused", refused.hook.mechanism(), "enforced");
-        observation.act = Some(Act::Socket(v1::Socket {
-            family: refused.family,
-            kind: refused.kind,
-            protocol: refused.protocol,
-        }));
-        observation
-    }
-}
-
-fn link(pid: u32, name: &str) -> Option<Vec<u8>> {
-    fs::read_link(format!("/proc/{pid}/{name}")).ok().map(|path| path.into_os_string().into_vec())
-}
-
-fn parent(pid: u32) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
-}
-
-/// From the kernel's form of a device number to the one of `stat(2)`.
-fn device(kernel: u32) -> u64 {
-    libc::makedev(kernel >> 20, kernel & 0xf_ffff)
 }

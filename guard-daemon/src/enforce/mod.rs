@@ -22,11 +22,15 @@ mod btf;
 mod canary;
 pub mod cgroup;
 mod events;
+mod hash;
 mod probe;
+mod processes;
 pub mod record;
 mod table;
+mod translate;
 
 use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use guard_common::event::Hook;
 use guard_proto::v1::{NetworkRule, Observation, Snapshot};
@@ -35,7 +39,7 @@ use tokio::sync::mpsc;
 pub use bpf::{LoadError, object, release};
 pub use btf::{BtfError, KernelTypes};
 pub use cgroup::{Cgroup, CgroupError, CgroupId, Hierarchy};
-pub use events::Totals;
+pub use events::{Totals, TotalsByKind};
 pub use probe::{Coverage, MechanismResult, NOT_SEEN, RangeResult, RefusedType, SelfTest, Strength};
 pub use table::{TableError, builtin_rules};
 
@@ -91,6 +95,8 @@ pub struct Enforcement {
     hierarchy: Hierarchy,
     table: table::Table,
     reader: events::Reader,
+    names: Arc<RwLock<table::Names>>,
+    processes: Arc<processes::Processes>,
     observations: Option<mpsc::Receiver<Vec<Observation>>>,
     coverage: Coverage,
     adopted: Vec<AdoptedAgent>,
@@ -128,7 +134,9 @@ impl Enforcement {
             }
         }
         let (to_canary, canary) = std::sync::mpsc::channel();
-        let (reader, receiver) = events::Reader::start(&mut loaded.bpf, table.names(), to_canary)?;
+        let (names, processes) = (table.names(), Arc::default());
+        let (reader, receiver) =
+            events::Reader::start(&mut loaded.bpf, Arc::clone(&names), Arc::clone(&processes), to_canary)?;
         let mut coverage = Coverage::default();
         if options.self_test {
             match self_test(&mut table, &root, &options.hooks, &canary) {
@@ -139,7 +147,7 @@ impl Enforcement {
         }
         coverage.notes.append(&mut notes);
         let observations = Some(receiver);
-        Ok(Self { root, hierarchy, table, reader, observations, coverage, adopted })
+        Ok(Self { root, hierarchy, table, reader, names, processes, observations, coverage, adopted })
     }
 
     /// The guard root.
@@ -211,10 +219,46 @@ impl Enforcement {
         self.observations.take()
     }
 
-    /// What the kernel's counters said within the last second.
+    /// Who is behind the number of a process that may be gone.
+    #[must_use]
+    pub fn whose(&self) -> Whose {
+        Whose { names: Arc::clone(&self.names), processes: Arc::clone(&self.processes) }
+    }
+
+    /// What the kernel's counters said within the last second, over all kinds of records.
     #[must_use]
     pub fn totals(&self) -> Totals {
+        self.totals_by_kind().into_values().fold(Totals::default(), |sum, one| Totals {
+            seen: sum.seen + one.seen,
+            submitted: sum.submitted + one.submitted,
+            lost: sum.lost + one.lost,
+            oversized: sum.oversized + one.oversized,
+            map_full: sum.map_full + one.map_full,
+            read: sum.read + one.read,
+        })
+    }
+
+    /// The same, kind by kind.
+    #[must_use]
+    pub fn totals_by_kind(&self) -> TotalsByKind {
         self.reader.totals()
+    }
+}
+
+/// Knows the agents' processes by their numbers, for a while beyond their end.
+#[derive(Clone)]
+pub struct Whose {
+    names: Arc<RwLock<table::Names>>,
+    processes: Arc<processes::Processes>,
+}
+
+impl Whose {
+    /// The agent, the program and the parent of a process; `None` if none of an agent's has this number.
+    #[must_use]
+    pub fn process(&self, pid: u32) -> Option<(String, Vec<u8>, u32)> {
+        let process = self.processes.get(pid)?;
+        let names = self.names.read().unwrap_or_else(PoisonError::into_inner);
+        Some((names.agent(process.agent).to_owned(), process.exe, process.parent))
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use guard_common::address::{Address, AddressClass, BUILTIN_RANGES, Range, v4};
 use guard_common::event::Hook;
-use guard_common::network::Verdict;
+use guard_common::network::{Verdict, protocol};
 
 use super::btf::KernelTypes;
 use super::canary::{Act, Family, Outcome, perform, start_true};
@@ -230,13 +230,15 @@ pub(crate) fn process_test(canary: &Cgroup, events: &Receiver<Event>) -> io::Res
     const PATIENCE: Duration = Duration::from_secs(2);
     let start = Instant::now();
     start_true(canary)?;
-    let mut seen: [Option<Duration>; 3] = [None; 3];
+    let mut seen: [Option<Duration>; 4] = [None; 4];
     while seen.contains(&None) {
         let Ok(event) = events.recv_timeout(PATIENCE.saturating_sub(start.elapsed())) else { break };
         let slot = match event {
             Event::Fork(_) => 0,
             Event::Exec(started) if started.argv == [&b"true"[..], b"guard-canary"] => 1,
-            Event::Exit(_, 0) => 2,
+            Event::Exit(ended) if ended.status == 0 => 2,
+            // The connections to loopback that were made before.
+            Event::Flow(carried) if carried.protocol == protocol::TCP => 3,
             _ => continue,
         };
         seen[slot].get_or_insert(start.elapsed());
@@ -245,6 +247,7 @@ pub(crate) fn process_test(canary: &Cgroup, events: &Receiver<Event>) -> io::Res
         ("tp_btf/sched_process_fork", "fork"),
         ("tp_btf/sched_process_exec", "execute /bin/true"),
         ("tp_btf/sched_process_exit", "exit with 0"),
+        ("sock_ops", "end a TCP connection to loopback"),
     ];
     let result = |((mechanism, did), seen): ((&'static str, &str), Option<Duration>)| MechanismResult {
         mechanism,

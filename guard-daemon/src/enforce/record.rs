@@ -2,7 +2,9 @@
 
 use std::net::Ipv6Addr;
 
-use guard_common::event::{ARGV_BYTES, Connect, Exec, Exit, Header, Hook, Kind, PATH_BYTES, Socket};
+use guard_common::event::{
+    ARGV_BYTES, Connect, Exec, Exit, Flow, Header, Hook, Kind, NAME_BYTES, PATH_BYTES, Socket,
+};
 use guard_common::network::Verdict;
 
 /// Why some bytes are no record.
@@ -33,12 +35,16 @@ pub enum Event {
     Fork(Header),
     /// A program was started.
     Exec(Box<Started>),
-    /// A process ended, with its wait status.
-    Exit(Header, u32),
+    /// A process ended.
+    Exit(Ended),
     /// An address was judged.
     Connect(Judged),
     /// A socket was refused.
     Socket(RefusedSocket),
+    /// A socket can be reached now.
+    Listen(Carried),
+    /// What went through a socket, at its end.
+    Flow(Carried),
 }
 
 impl Event {
@@ -46,10 +52,12 @@ impl Event {
     #[must_use]
     pub fn header(&self) -> &Header {
         match self {
-            Self::Fork(header) | Self::Exit(header, _) => header,
+            Self::Fork(header) => header,
+            Self::Exit(ended) => &ended.header,
             Self::Exec(started) => &started.header,
             Self::Connect(judged) => &judged.header,
             Self::Socket(refused) => &refused.header,
+            Self::Listen(carried) | Self::Flow(carried) => &carried.header,
         }
     }
 }
@@ -69,6 +77,44 @@ pub struct Started {
     pub argv: Vec<Vec<u8>>,
     /// There are more arguments, or they could not be read.
     pub truncated: bool,
+    /// `path` is a script, the program its interpreter.
+    pub script: bool,
+    /// The program's own last name.
+    pub name: Vec<u8>,
+    /// Names that the program's file has.
+    pub links: u32,
+}
+
+/// See [`Exit`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// Common part.
+    pub header: Header,
+    /// Wait status.
+    pub status: u32,
+    /// How long the process was there, nanoseconds.
+    pub duration_ns: u64,
+}
+
+/// See [`Flow`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Carried {
+    /// Common part.
+    pub header: Header,
+    /// The other end, or what the socket is bound to; IPv4 mapped.
+    pub address: Ipv6Addr,
+    /// Port.
+    pub port: u16,
+    /// IP protocol.
+    pub protocol: u8,
+    /// Bytes of content.
+    pub sent: u64,
+    /// Bytes of content.
+    pub received: u64,
+    /// From its beginning to its end, nanoseconds.
+    pub duration_ns: u64,
+    /// How often another end was named.
+    pub ends: u32,
 }
 
 /// See [`Connect`].
@@ -179,7 +225,9 @@ pub fn decode(bytes: &[u8]) -> Result<Event, DecodeError> {
         Kind::Exec => exec(bytes, cursor, header),
         Kind::Exit => {
             length(bytes, size_of::<Exit>())?;
-            Ok(Event::Exit(header, cursor.u32()))
+            let (status, _padding) = (cursor.u32(), cursor.u32());
+            let duration_ns = header.boot_ns.saturating_sub(cursor.u64());
+            Ok(Event::Exit(Ended { header, status, duration_ns }))
         }
         Kind::Connect | Kind::Denied | Kind::Dropped => {
             length(bytes, size_of::<Connect>())?;
@@ -197,6 +245,15 @@ pub fn decode(bytes: &[u8]) -> Result<Event, DecodeError> {
             let (family, kind, protocol) = (cursor.u32(), cursor.u32(), cursor.u32());
             Ok(Event::Socket(RefusedSocket { header, family, kind, protocol, hook: cursor.hook()? }))
         }
+        Kind::Listen | Kind::Flow => {
+            length(bytes, size_of::<Flow>())?;
+            let address = Ipv6Addr::from(cursor.take::<16>());
+            let (sent, received, began_ns) = (cursor.u64(), cursor.u64(), cursor.u64());
+            let (port, protocol, _state, ends) = (cursor.u16(), cursor.u8(), cursor.u8(), cursor.u32());
+            let duration_ns = header.boot_ns.saturating_sub(began_ns);
+            let carried = Carried { header, address, port, protocol, sent, received, duration_ns, ends };
+            Ok(if kind == Kind::Flow { Event::Flow(carried) } else { Event::Listen(carried) })
+        }
     }
 }
 
@@ -206,6 +263,9 @@ fn exec(bytes: &[u8], mut cursor: Cursor<'_>, header: Header) -> Result<Event, D
     }
     let (inode, device) = (cursor.u64(), cursor.u32());
     let (path_length, argv_length, flags) = (cursor.u32(), cursor.u32(), cursor.u32());
+    let (links, _padding) = (cursor.u32(), cursor.u32());
+    let mut name = cursor.take::<NAME_BYTES>().to_vec();
+    name.truncate(name.iter().position(|byte| *byte == 0).unwrap_or(NAME_BYTES));
     let value = |field, value| DecodeError::Value { field, value };
     let path = cursor.0.get(..PATH_BYTES).and_then(|all| all.get(..path_length as usize));
     let path = path.ok_or(value("path_length", path_length))?.to_vec();
@@ -220,7 +280,9 @@ fn exec(bytes: &[u8], mut cursor: Cursor<'_>, header: Header) -> Result<Event, D
         text.strip_suffix(b"\0").unwrap_or(text).split(|byte| *byte == 0).map(<[u8]>::to_vec).collect()
     };
     let truncated = flags & (Exec::ARGV_TRUNCATED | Exec::ARGV_UNREADABLE) != 0;
-    Ok(Event::Exec(Box::new(Started { header, inode, device, path, argv, truncated })))
+    let script = flags & Exec::SCRIPT != 0;
+    let started = Started { header, inode, device, path, argv, truncated, script, name, links };
+    Ok(Event::Exec(Box::new(started)))
 }
 
 #[cfg(test)]
@@ -246,9 +308,12 @@ mod tests {
     fn exec_record(path: &[u8], argv: &[u8]) -> Vec<u8> {
         let mut bytes = header(Kind::Exec);
         bytes.extend(99_u64.to_ne_bytes());
-        for word in [8 << 20 | 1, path.len() as u32, argv.len() as u32, 0] {
+        for word in [8 << 20 | 1, path.len() as u32, argv.len() as u32, Exec::SCRIPT, 1, 0] {
             bytes.extend(word.to_ne_bytes());
         }
+        let mut name = b"dash".to_vec();
+        name.resize(NAME_BYTES, 0);
+        bytes.extend(name);
         let mut field = path.to_vec();
         field.resize(PATH_BYTES, 0);
         bytes.extend(field);
@@ -261,7 +326,8 @@ mod tests {
         let event = decode(&exec_record(b"/bin/sh", b"sh\0-c\0\0")).expect("well formed");
         let Event::Exec(started) = event else { panic!("{event:?}") };
         assert_eq!((started.inode, started.header.pid, started.header.sequence), (99, 5, 11));
-        assert_eq!(started.path, b"/bin/sh");
+        assert_eq!((started.path.as_slice(), started.name.as_slice()), (&b"/bin/sh"[..], &b"dash"[..]));
+        assert!(started.script && started.links == 1);
         assert_eq!(started.argv, [b"sh".to_vec(), b"-c".to_vec(), b"".to_vec()]);
         let Ok(Event::Exec(none)) = decode(&exec_record(b"x", b"")) else { panic!("no arguments") };
         assert!(none.argv.is_empty());
@@ -284,7 +350,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_or_refused(kind in 0..9_u32, bytes in prop::collection::vec(any::<u8>(), 0..3000)) {
+        fn any_bytes_are_read_or_refused(kind in 0..11_u32, bytes in prop::collection::vec(any::<u8>(), 0..3000)) {
             let mut bytes = bytes;
             if let Some(first) = bytes.get_mut(..4) {
                 first.copy_from_slice(&kind.to_ne_bytes());

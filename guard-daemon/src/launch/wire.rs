@@ -107,7 +107,8 @@ pub struct ToCommand {
     pub signal: u32,
 }
 
-/// init → shim. The view's root directory, the seccomp listener and the terminal's master come beside `ready`, in this order.
+/// init → shim. The view's root directory, the seccomp listener, the terminal's master and the marks on
+/// secrets come beside `ready`, in this order.
 #[derive(Clone, PartialEq, Message)]
 pub struct FromInit {
     #[prost(oneof = "InitEvent", tags = "1, 2, 3, 4")]
@@ -136,6 +137,8 @@ pub struct Ready {
     pub listener: bool,
     #[prost(bool, tag = "3")]
     pub terminal: bool,
+    #[prost(bool, tag = "4")]
+    pub reads: bool,
 }
 
 /// The command ended.

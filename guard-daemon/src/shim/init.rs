@@ -19,7 +19,8 @@ use super::{
     Layer, ShimError,
     caller::Manner,
     listener::thing::coarse_now,
-    setup::{Prepared, writable_files},
+    reads::{self, Watched},
+    setup::{Prepared, path_from, writable_files},
 };
 use crate::{
     launch::{
@@ -38,6 +39,9 @@ pub(super) struct Agent {
     pub(super) started: Started,
     pub(super) listener: Option<OwnedFd>,
     pub(super) terminal: Option<OwnedFd>,
+    /// Marks on secrets, and where they are.
+    pub(super) reads: Option<OwnedFd>,
+    pub(super) watched: Watched,
     /// Root directory of the agent's view.
     pub(super) root: OwnedFd,
     pub(super) worktree: std::path::PathBuf,
@@ -93,6 +97,8 @@ pub(super) fn start(prepared: Prepared<'_>) -> Result<Agent, ShimError> {
                 pid,
                 listener: next(ready.listener),
                 terminal: next(ready.terminal),
+                reads: next(ready.reads),
+                watched: watched_of(&prepared),
                 started: ready.started.unwrap_or_default(),
                 worktree: prepared.worktree,
                 identity: prepared.identity,
@@ -151,15 +157,28 @@ fn init(prepared: Prepared<'_>, control: OwnedFd) -> ! {
     exit(i32::from(told.is_err()) + 1)
 }
 
+/// Where the view has secrets to watch.
+fn watched_of(prepared: &Prepared<'_>) -> Watched {
+    let named: Vec<_> = prepared.handed.sandbox.hide.iter().map(|path| path_from(path)).collect();
+    prepared
+        .view
+        .as_ref()
+        .map(|(plan, _)| reads::watched(plan, &named, &prepared.worktree))
+        .unwrap_or_default()
+}
+
 enum Never {}
 
 fn fence_and_run(mut prepared: Prepared<'_>, control: &OwnedFd) -> Result<Never, ShimError> {
     let sandbox = &prepared.handed.sandbox;
     let stdio = &prepared.handed.descriptors.stdio;
+    let watched = watched_of(&prepared);
     if let Some((plan, trees)) = prepared.view.take() {
         view::build(&plan, trees, sandbox.allow_setuid)
             .map_err(|error| ShimError::from((Layer::View, &error as &dyn std::error::Error)))?;
     }
+    // Before the filter, which has no agent make such marks.
+    let reads = reads::mark(&watched);
     rustix::process::setsid().map_err(|error| step("making a session", error))?;
     let terminal = if prepared.terminals.contains(&true) { Some(own_terminal(&prepared)?) } else { None };
 
@@ -168,6 +187,9 @@ fn fence_and_run(mut prepared: Prepared<'_>, control: &OwnedFd) -> Result<Never,
         _ => stdio[position].as_fd(),
     });
     let mut started = Started { warnings: std::mem::take(&mut prepared.warnings), landlock_abi: 0 };
+    let reads = reads
+        .map_err(|error| started.warnings.push(format!("which secrets are opened is not seen: {error}")))
+        .ok();
     if !sandbox.allow_setuid {
         privilege::limit_capabilities()?;
         privilege::no_new_privileges()?;
@@ -188,13 +210,19 @@ fn fence_and_run(mut prepared: Prepared<'_>, control: &OwnedFd) -> Result<Never,
         enter(&prepared.worktree).map_err(|error| step("entering the worktree", error))?;
     }
 
-    let ready = Ready { started: Some(started), listener: listener.is_some(), terminal: terminal.is_some() };
+    let ready = Ready {
+        started: Some(started),
+        listener: listener.is_some(),
+        terminal: terminal.is_some(),
+        reads: reads.is_some(),
+    };
     let root = rustix::fs::open("/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
         .map_err(|error| step("opening the view", error))?;
     let descriptors: Vec<BorrowedFd<'_>> = [root.as_fd()]
         .into_iter()
         .chain(listener.iter().map(AsFd::as_fd))
         .chain(terminal.iter().map(|(master, _)| master.as_fd()))
+        .chain(reads.iter().map(AsFd::as_fd))
         .collect();
     wire::send(control, &FromInit { event: Some(InitEvent::Ready(ready)) }, &descriptors, SendFlags::empty())
         .map_err(ShimError::step("reporting to the shim"))?;
@@ -223,7 +251,7 @@ fn fence_and_run(mut prepared: Prepared<'_>, control: &OwnedFd) -> Result<Never,
     };
     let foreground = terminal.is_some();
     // Their descriptors are closed already.
-    std::mem::forget((root, terminal, listener));
+    std::mem::forget((root, terminal, listener, reads));
     let command = Command {
         argv: &prepared.argv,
         environment: &prepared.environment,

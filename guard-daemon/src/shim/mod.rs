@@ -5,6 +5,7 @@
 //! - [`init`] is the agent's first process: it builds the fence around itself, starts the command, reaps, ends.
 //! - [`serve`] is the shim's life afterwards: messages between guardctl, guardd and the init.
 //! - [`caller`] is what else a command has from who called it.
+//! - [`reads`] tells which secrets are opened.
 //! - [`listener`] answers trapped calls on a thread of its own; [`report`] carries what it saw to guardd.
 //!
 //! Plain threads and few of them: every agent pays for this process.
@@ -13,6 +14,7 @@ mod caller;
 mod claims;
 mod init;
 mod listener;
+mod reads;
 mod report;
 mod serve;
 mod setup;

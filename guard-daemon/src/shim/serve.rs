@@ -17,6 +17,7 @@ use super::{
     ShimError,
     init::Agent,
     listener::{Listener, notes::Notes, object::View},
+    reads::{self, Reader, Reads},
     report::Reports,
     setup::Handed,
 };
@@ -33,7 +34,20 @@ pub(super) fn serve(control: OwnedFd, handed: Handed, agent: Agent) -> Result<()
     let Handed { client, reconnect, sandbox, descriptors, cgroup, .. } = handed;
     // The command has these; pipes must end when it closes them.
     drop((descriptors, cgroup));
-    let Agent { init, process, pid, started, listener, terminal, root, worktree, identity, since } = agent;
+    let Agent {
+        init,
+        process,
+        pid,
+        started,
+        listener,
+        terminal,
+        reads,
+        watched,
+        root,
+        worktree,
+        identity,
+        since,
+    } = agent;
     privilege::limit_capabilities()?;
     privilege::no_new_privileges()?;
     privilege::become_identity(&identity)?;
@@ -44,6 +58,14 @@ pub(super) fn serve(control: OwnedFd, handed: Handed, agent: Agent) -> Result<()
     let notes = Notes::start(Arc::clone(&view), Arc::clone(&reports), &worktree)
         .map_err(ShimError::step("starting the thread for notes"))?;
     let notes = Arc::new(notes);
+    let mut reading = None;
+    if let Some(group) = reads {
+        // Its processes may go into groups beside the first one's.
+        let cgroup = reads::cgroup_of(pid).and_then(|path| Some(path.rsplit_once('/')?.0.to_owned()));
+        let reader =
+            Reader { group, watched, worktree: worktree.clone(), cgroup, reports: Arc::clone(&reports) };
+        reading = Some(Reads::start(reader, &process).map_err(ShimError::step("starting the reader"))?);
+    }
     if let Some(listener) = listener {
         Listener::new(listener, view, worktree, since, Arc::clone(&notes))
             .serve_on_a_thread()
@@ -56,6 +78,7 @@ pub(super) fn serve(control: OwnedFd, handed: Handed, agent: Agent) -> Result<()
         process,
         reports,
         notes,
+        reading,
         pid,
         ended: None,
         deadline: None,
@@ -80,6 +103,7 @@ struct Serving {
     process: OwnedFd,
     reports: Arc<Reports>,
     notes: Arc<Notes>,
+    reading: Option<Reads>,
     pid: u32,
     ended: Option<Exited>,
     /// When an agent without a caller is ended.
@@ -198,6 +222,9 @@ impl Serving {
             let _ = wire::send(client, &event, &[], SendFlags::empty());
         }
         self.notes.finish();
+        if let Some(reading) = &mut self.reading {
+            reading.finish();
+        }
         self.reports.finish(DaemonEvent::Ended(ended));
     }
 }

@@ -268,7 +268,7 @@ fn strings(all: &[Vec<u8>]) -> Result<Vec<CString>, ShimError> {
         .map_err(|error| ShimError::Step { step: "reading arguments and environment", source: error.into() })
 }
 
-fn path_from(bytes: &[u8]) -> PathBuf {
+pub(super) fn path_from(bytes: &[u8]) -> PathBuf {
     PathBuf::from(std::ffi::OsString::from_vec(bytes.to_vec()))
 }
 

@@ -38,6 +38,12 @@ pub(crate) fn perform(act: &str) {
         "udp-later" => later(to, libc::SOCK_DGRAM),
         "hammer" => hammer(to),
         "flood" => flood(to),
+        "talk" => talk(to, libc::SHUT_RD, 0),
+        "talk-half-closed" => talk(to, libc::SHUT_WR, 0),
+        "talk-reset" => talk(to, libc::SHUT_RD, 1),
+        "datagrams" => datagrams(to),
+        "listen" => listen(to),
+        "storm" => storm(),
         other => panic!("no act {other}"),
     };
     println!("errno={}", result.err().and_then(|error| error.raw_os_error()).unwrap_or(0));
@@ -191,4 +197,73 @@ fn flood(to: SocketAddr) -> io::Result<()> {
         last = Some(errno);
     }
     Err(io::Error::from_raw_os_error(last.flatten().unwrap_or(0)))
+}
+
+/// What `talk` sends, and gets back.
+pub(crate) const TALK: u64 = 30_000;
+
+/// Sends [`TALK`] bytes, reads them again and closes in one of the ways in which connections end.
+fn talk(to: SocketAddr, first: i32, reset: i32) -> io::Result<()> {
+    let socket = socket(to, libc::SOCK_STREAM, 0)?;
+    connect(&socket, to)?;
+    let bytes = [7_u8; TALK as usize];
+    let mut sent = 0;
+    let mut got = 0;
+    while got < bytes.len() {
+        let chunk = (bytes.len() - sent).min(1000);
+        if chunk > 0 {
+            send(&socket, None, &bytes[..chunk], 0)?;
+            sent += chunk;
+        }
+        got += receive(&socket)?;
+    }
+    if first == libc::SHUT_WR {
+        // SAFETY: no memory is involved.
+        check(unsafe { libc::shutdown(socket.as_raw_fd(), first) })?;
+        assert_eq!(receive(&socket)?, 0, "the other end has closed too");
+    }
+    let linger = libc::linger { l_onoff: reset, l_linger: 0 };
+    let length = mem::size_of_val(&linger) as u32;
+    let option = (&raw const linger).cast();
+    // SAFETY: the option's value lives through the call.
+    check(unsafe {
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_LINGER, option, length)
+    })?;
+    Ok(())
+}
+
+/// Three datagrams of 100 bytes and their echoes, over one socket.
+fn datagrams(to: SocketAddr) -> io::Result<()> {
+    let socket = socket(to, libc::SOCK_DGRAM, 0)?;
+    for _ in 0..3 {
+        send(&socket, Some(to), &[7; 100], 0)?;
+        receive(&socket)?;
+    }
+    Ok(())
+}
+
+/// A stream that listens and a datagram socket that is bound, both on this address, for a moment.
+fn listen(at: SocketAddr) -> io::Result<()> {
+    let stream = std::net::TcpListener::bind(at)?;
+    let datagrams = std::net::UdpSocket::bind(at)?;
+    drop((stream, datagrams));
+    Ok(())
+}
+
+/// Programs that one `storm` starts.
+pub(crate) const STORM: u64 = 3_000;
+
+/// Starts [`STORM`] programs, as many at once as there are processors, and counts for itself.
+fn storm() -> io::Result<()> {
+    let each = STORM / 2;
+    let threads = [0, 1].map(|_| {
+        std::thread::spawn(move || {
+            (0..each)
+                .filter(|_| std::process::Command::new("/bin/true").status().is_ok_and(|end| end.success()))
+                .count()
+        })
+    });
+    let started: usize = threads.into_iter().map(|thread| thread.join().expect("no panic")).sum();
+    println!("started={started}");
+    Ok(())
 }

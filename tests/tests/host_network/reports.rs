@@ -9,10 +9,10 @@ use guard_proto::v1::observation::Act;
 use super::fixture::{Fixture, Network, host_tier};
 use super::{rule, snapshot};
 
-type Receiver = tokio::sync::mpsc::Receiver<Vec<Observation>>;
+pub(crate) type Receiver = tokio::sync::mpsc::Receiver<Vec<Observation>>;
 
 /// Collects until `enough`, or fails after half a minute.
-fn collect(events: &mut Receiver, enough: impl Fn(&[Observation]) -> bool) -> Vec<Observation> {
+pub(crate) fn collect(events: &mut Receiver, enough: impl Fn(&[Observation]) -> bool) -> Vec<Observation> {
     let start = Instant::now();
     let mut all = Vec::new();
     while !enough(&all) {

@@ -90,6 +90,12 @@ const SECRETS: &[&str] = &[
     ".lesshst",
 ];
 
+/// Whether a path of a home is one that [`hidden_of`] hides because secrets lie there.
+#[must_use]
+pub fn is_place_of_secrets(path: &Path) -> bool {
+    SECRETS.iter().any(|secret| path.ends_with(secret))
+}
+
 /// A path to cover.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Covered {

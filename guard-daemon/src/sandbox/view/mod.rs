@@ -26,7 +26,7 @@ use rustix::{
     mount::MountPropagationFlags,
 };
 
-pub use hidden::{Hidden, hidden_of};
+pub use hidden::{Hidden, hidden_of, is_place_of_secrets};
 pub use plan::{Cover, Plan, Step, Wish};
 
 use self::mounts::Stock;
