@@ -212,7 +212,9 @@ impl Reader {
         let hidden = self.watched.hidden.iter().any(|hidden| path.starts_with(hidden));
         let inside_worktree = path.starts_with(&self.worktree);
         let path = OsString::from(path).into_vec();
-        let key = [b"read".as_slice(), &path, b"\0", &exe].concat();
+        // Those that are gone may be anybody's: none of them speaks for another.
+        let who = if exe.is_empty() { pid.to_ne_bytes().to_vec() } else { exe.clone() };
+        let key = [b"read".as_slice(), &path, b"\0", &who].concat();
         let (effect, mechanism, strength) =
             if hidden { ("fenced", "mount view", "enforced") } else { ("done", "fanotify", "observed") };
         let observation = Observation {
