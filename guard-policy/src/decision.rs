@@ -6,6 +6,7 @@ use guard_common::Effect;
 use serde::Serialize;
 
 use crate::request::Source;
+pub use crate::text::Text;
 
 /// What happens to the act (`R-03`). Ordered from the mildest to the most severe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -68,17 +69,21 @@ pub enum Code {
     ModeNet,
     /// A refused range of addresses.
     Network,
+    /// A guard of delegation (`C-120`).
+    Delegation,
     /// The request is larger than what is judged (`R-61`).
     Limit,
+    /// Something went wrong while deciding (`R-61`).
+    EngineError,
 }
 
 /// A refusal, or one thing to ask.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Refusal {
     /// The rule.
-    pub rule: String,
+    pub rule: Text,
     /// What the rule is about.
-    pub resource_class: String,
+    pub resource_class: &'static str,
     /// The sentence for people and agents.
     pub reason: String,
     /// The reason for programs.
@@ -101,9 +106,9 @@ pub enum Status {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Matched {
     /// The rule.
-    pub rule: String,
+    pub rule: Text,
     /// `space:…`, `agent:…`, `workspace:…`, `mode:…`, `everywhere`, `managed` or `builtin`.
-    pub scope: String,
+    pub scope: Text,
     /// The class that it was asked about; absent for a command rule.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub class: Option<&'static str>,
@@ -114,7 +119,7 @@ pub struct Matched {
     pub level: &'static str,
     /// Its constraints as written.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub constraint: Option<String>,
+    pub constraint: Option<Text>,
     /// Whether it only records.
     pub advisory: bool,
     /// What became of it.
@@ -179,6 +184,17 @@ pub struct Step {
     pub verdict: GateVerdict,
 }
 
+/// A soft denial that somebody lifted for this one request (`C-092`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Overridden {
+    /// The rules that were lifted.
+    pub rules: Vec<Text>,
+    /// Who lifted them.
+    pub by: String,
+    /// Why.
+    pub justification: String,
+}
+
 /// The whole answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Decision {
@@ -188,7 +204,7 @@ pub struct Decision {
     /// What happens.
     pub outcome: Outcome,
     /// The rule that it comes from.
-    pub rule: String,
+    pub rule: Text,
     /// Present exactly when the act is refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub denied: Option<Refusal>,
@@ -199,7 +215,10 @@ pub struct Decision {
     /// Where the facets come from.
     pub sources: BTreeMap<&'static str, Source>,
     /// What a reader should notice.
-    pub flags: Vec<String>,
+    pub flags: Vec<Text>,
+    /// Present exactly when an override lifted something.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub overridden: Option<Overridden>,
     /// The rules that matched.
     pub matched: Vec<Matched>,
     /// The gates that ran.

@@ -9,6 +9,13 @@
 //! - [`value`]: paths, refs and hosts in canonical form, and the patterns over them;
 //! - [`facts`]: what the kernel saw, sorted into action classes;
 //! - [`policy`]: rules as operators write them;
+//! - [`session`]: what a session has used, for ceilings and receipts;
+//! - [`eval`]: batches of requests, one a line;
+//! - [`history`]: a record judged again, and a policy made from one;
+//! - [`review`]: a policy as people read it;
+//! - [`schema`]: the formats as JSON Schema;
+//! - [`templates`]: policies to start from;
+//! - [`delegation`]: who may hand a task to whom;
 //! - [`network`]: the same policy as an address table for the kernel;
 //! - `gate`: what judges a request, one module a gate.
 //!
@@ -25,14 +32,22 @@
 
 mod decide;
 pub mod decision;
+pub mod delegation;
+pub mod eval;
 pub mod facts;
 mod fault;
 mod gate;
+pub mod history;
 pub mod json;
 pub mod network;
 pub mod policy;
 mod read;
 pub mod request;
+pub mod review;
+pub mod schema;
+pub mod session;
+pub mod templates;
+mod text;
 pub mod value;
 
 pub use decide::{Context, decide};
@@ -40,3 +55,11 @@ pub use decision::{Decision, Outcome};
 pub use fault::{Fault, FaultCode};
 pub use policy::Policy;
 pub use request::{Action, Principal, Request};
+pub use session::Sessions;
+pub use text::Text;
+
+/// The thirteen classes, in the order of the taxonomy.
+#[must_use]
+pub const fn classes() -> [guard_common::ActionClass; 13] {
+    guard_common::ActionClass::ALL
+}

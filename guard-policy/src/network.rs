@@ -177,11 +177,13 @@ fn for_agent(
         Action { hosts: Some(vec![Host::address(address)]), ..Action::of([ActionClass::NetworkEgress]) };
     let request = Request::new(principal.clone(), action);
     let finding = classes::judge_as_is(policy, &request, &Context::new(now, true));
-    let by = |refusal: Option<&crate::decision::Refusal>| refusal.map(|refusal| refusal.rule.clone());
+    let by = |refusal: Option<&crate::decision::Refusal>| {
+        refusal.map(|refusal| String::from(refusal.rule.clone()))
+    };
     let (verdict, name) = match finding.outcome {
         Some(Outcome::Deny) => (Verdict::Deny, by(finding.denied.as_ref())),
         Some(Outcome::DeferForApproval) => (Verdict::Ask, by(finding.asks.first())),
-        _ => (Verdict::Allow, finding.allowed.map(|(_, rule)| rule)),
+        _ => (Verdict::Allow, finding.allowed.map(String::from)),
     };
     let name = name.filter(|name| name != "builtin:networkEgress").unwrap_or_else(|| "default".to_owned());
     Some(rule(verdict, name))

@@ -5,11 +5,13 @@
 use jiff::Timestamp;
 
 use crate::fault::{Fault, FaultCode, nearest};
-use crate::json::{Member, Node, Position, Value};
+use crate::json::{At, Member, Node, Position, Ruler, Value};
 
 /// Reads one input and collects its faults.
 pub(crate) struct Reader<'a> {
     file: Option<&'a str>,
+    input: &'a [u8],
+    ruler: Ruler,
     faults: Vec<Fault>,
 }
 
@@ -28,37 +30,44 @@ pub(crate) struct Keys {
 
 /// An object whose keys are all known.
 pub(crate) struct Object<'n> {
-    members: Vec<(&'static str, &'n Node)>,
+    members: Vec<(&'static str, &'n Node<'n>)>,
 }
 
 impl<'n> Object<'n> {
-    pub(crate) fn get(&self, key: &str) -> Option<&'n Node> {
+    pub(crate) fn get(&self, key: &str) -> Option<&'n Node<'n>> {
         self.members.iter().find(|(known, _)| *known == key).map(|(_, node)| *node)
     }
 }
 
 impl<'a> Reader<'a> {
-    pub(crate) fn new(file: Option<&'a str>) -> Self {
-        Self { file, faults: Vec::new() }
+    /// `input` is where the nodes come from.
+    pub(crate) fn new(file: Option<&'a str>, input: &'a [u8]) -> Self {
+        Self { file, input, ruler: Ruler::default(), faults: Vec::new() }
+    }
+
+    /// Line and column of a place.
+    pub(crate) fn position(&mut self, at: At) -> Position {
+        self.ruler.position(at, self.input)
     }
 
     pub(crate) fn into_faults(self) -> Vec<Fault> {
         self.faults
     }
 
-    pub(crate) fn fault(&mut self, code: FaultCode, at: Position, message: impl Into<String>) {
+    pub(crate) fn fault(&mut self, code: FaultCode, at: At, message: impl Into<String>) {
         self.fault_near(code, at, message, None);
     }
 
     pub(crate) fn fault_near(
         &mut self,
         code: FaultCode,
-        at: Position,
+        at: At,
         message: impl Into<String>,
         nearest: Option<String>,
     ) {
         let (file, message) = (self.file.map(str::to_owned), message.into());
-        self.faults.push(Fault { code, file, line: at.line, column: at.column, message, nearest });
+        let Position { line, column } = self.position(at);
+        self.faults.push(Fault { code, file, line, column, message, nearest });
     }
 
     fn wrong_type(&mut self, node: &Node, wanted: &str) {
@@ -67,12 +76,12 @@ impl<'a> Reader<'a> {
     }
 
     /// An object with known keys.
-    pub(crate) fn object<'n>(&mut self, node: &'n Node, keys: &Keys) -> Option<Object<'n>> {
+    pub(crate) fn object<'n>(&mut self, node: &'n Node<'n>, keys: &Keys) -> Option<Object<'n>> {
         let members = self.map(node)?;
         let mut object = Object { members: Vec::new() };
         for member in members {
-            let alias = keys.aliases.iter().find(|(alias, _)| *alias == member.key);
-            let name = alias.map_or(member.key.as_str(), |(_, name)| name);
+            let alias = keys.aliases.iter().find(|(alias, _)| *alias == &*member.key);
+            let name = alias.map_or(&*member.key, |(_, name)| name);
             if let Some(known) = keys.known.iter().find(|known| **known == name) {
                 if object.get(known).is_some() {
                     let message = format!("`{}` says `{known}` a second time", member.key);
@@ -93,7 +102,7 @@ impl<'a> Reader<'a> {
     }
 
     /// An object with any keys.
-    pub(crate) fn map<'n>(&mut self, node: &'n Node) -> Option<&'n [Member]> {
+    pub(crate) fn map<'n>(&mut self, node: &'n Node<'n>) -> Option<&'n [Member<'n>]> {
         match &node.value {
             Value::Object(members) => Some(members),
             _ => {
@@ -103,7 +112,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(crate) fn list<'n>(&mut self, node: &'n Node) -> Option<&'n [Node]> {
+    pub(crate) fn list<'n>(&mut self, node: &'n Node<'n>) -> Option<&'n [Node<'n>]> {
         match &node.value {
             Value::Array(items) => Some(items),
             _ => {
@@ -113,7 +122,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(crate) fn string<'n>(&mut self, node: &'n Node) -> Option<&'n str> {
+    pub(crate) fn string<'n>(&mut self, node: &'n Node<'n>) -> Option<&'n str> {
         match &node.value {
             Value::String(string) => Some(string),
             _ => {

@@ -12,8 +12,13 @@ mod audit;
 mod connection;
 mod coverage;
 mod doctor;
+mod eval;
+mod history;
+mod policy;
+mod probe;
 mod records;
 mod run;
+mod schema;
 mod session;
 mod top;
 
@@ -53,6 +58,19 @@ enum Command {
     Session(session::Session),
     /// What agents do right now
     Top(top::Top),
+    /// Decide requests, one JSON object a line from stdin; offline unless --socket names a daemon
+    Eval(eval::Eval),
+    /// Which rule decides about an act, and why; offline with --policy
+    Probe(Box<probe::Probe>),
+    /// What policy files say, before they are in force; offline
+    #[command(subcommand)]
+    Policy(policy::Policies),
+    /// What a policy would have decided on a record; offline
+    Replay(history::ReplayCommand),
+    /// A proposed policy from what a session did, least first
+    Learn(history::Learn),
+    /// JSON Schema of a format
+    Schema(schema::Schema),
     /// What this host enforces, only observes or misses, and the self-test behind each word
     Coverage,
     /// What is missing on this host, and the cure
@@ -63,8 +81,9 @@ enum Command {
 
 /// A refusal for the terminal: stable code, one line, exit status.
 #[derive(Debug, thiserror::Error)]
-#[error("error[{code}]: {message}")]
+#[error("{}{message}", if code.is_empty() { String::new() } else { format!("error[{code}]: ") })]
 pub struct CliError {
+    /// Empty where the message names the code itself, line by line.
     pub code: String,
     pub message: String,
     pub exit: u8,
@@ -74,6 +93,16 @@ impl CliError {
     /// The request was understood and the answer is no, or an input was wrong.
     fn refused(code: impl Into<String>, message: impl Into<String>) -> Self {
         Self { code: code.into(), message: message.into(), exit: 1 }
+    }
+
+    /// Faults of operator's files, one a line, each with its code and place.
+    fn faults(lines: String) -> Self {
+        Self { code: String::new(), message: lines, exit: 1 }
+    }
+
+    /// The command line makes no sense.
+    fn usage(message: impl Into<String>) -> Self {
+        Self { code: "usage".to_owned(), message: message.into(), exit: 2 }
     }
 }
 
@@ -93,6 +122,7 @@ impl From<tonic::Status> for CliError {
 #[must_use]
 pub fn main() -> ExitCode {
     let Arguments { socket, json, command } = Arguments::parse();
+    let named = socket.clone();
     let socket = connection::socket(socket);
     let result = match command {
         Command::Run(run) => run.run(&socket),
@@ -104,6 +134,12 @@ pub fn main() -> ExitCode {
         Command::Thaw(selection) => selection.change(&socket, json, agents::Change::Thaw),
         Command::Kill(selection) => selection.change(&socket, json, agents::Change::Kill),
         Command::NetCut(selection) => selection.change(&socket, json, agents::Change::NetCut),
+        Command::Eval(eval) => eval.run(named.as_deref()),
+        Command::Probe(probe) => probe.run(&socket, json),
+        Command::Policy(policies) => policies.run(json),
+        Command::Replay(replay) => replay.run(json),
+        Command::Learn(learn) => learn.run(&socket, json),
+        Command::Schema(schema) => schema.run(),
         Command::Coverage => coverage::show(&socket, json),
         Command::Doctor => doctor::run(&socket, json),
         Command::Reload => coverage::reload(&socket, json),

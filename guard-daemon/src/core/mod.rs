@@ -17,7 +17,7 @@ use std::{
 };
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use guard_policy::{Context, Request};
+use guard_policy::{Context, Request, Sessions, request::Line};
 use guard_proto::v1::{
     self, agents_server::AgentsServer, host_server::HostServer, link_server::LinkServer,
     policy_server::PolicyServer,
@@ -46,7 +46,7 @@ pub mod scratch;
 pub mod services;
 pub mod tail;
 
-use peer::{AgentPeer, Peer, PeerStream};
+use peer::{AgentPeer, Peer, PeerStream, Role};
 
 /// How often the policy files are looked at.
 const WATCH: Duration = Duration::from_secs(1);
@@ -60,6 +60,7 @@ pub struct Core {
     pub audit: Audit,
     pub registry: registry::Registry,
     pub line: link::Line,
+    sessions: std::sync::Mutex<Sessions>,
     hello: ArcSwapOption<v1::Hello>,
     /// As of the last snapshot.
     resolvers: ArcSwap<Vec<IpAddr>>,
@@ -118,25 +119,75 @@ impl Core {
         let _ = self.audit.when_written(move || core.line.acknowledge(batch.number));
     }
 
-    /// Decides a request that came over gRPC: strict JSON in, JSON out.
+    /// Answers a line that came over gRPC: a decision for a request, an acknowledgement for a receipt.
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` with the reader's code and place.
     pub fn decide_bytes(&self, bytes: &[u8], peer: &Peer) -> Result<(Vec<u8>, u64), Status> {
-        let request = Request::parse(bytes).map_err(|fault| {
+        let line = Line::parse(bytes).map_err(|(fault, _)| {
             services::refusal(Code::InvalidArgument, fault.code.as_str(), fault.message.clone())
         })?;
-        let request = match &peer.agent {
+        let current = self.policy.current();
+        let text = match line {
+            Line::Receipt(receipt) => {
+                if peer.agent.is_some() {
+                    let message = "an agent does not say what became of its own acts";
+                    return Err(services::refusal(Code::PermissionDenied, "not_permitted", message));
+                }
+                let settled = self.sessions().settle(&receipt);
+                serde_json::to_vec(&json!({"id": receipt.receipt, "settled": settled}))
+            }
+            Line::Request(request) => {
+                let request = self.as_peer(*request, peer);
+                let context = self.context(jiff::Timestamp::now(), request.approver);
+                let decision = self.sessions().decide(&current.policy, &request, &context);
+                self.write(record::of_request(&request, &decision, current.number));
+                if decision.overridden.is_some() {
+                    self.write(record::of_override(&request, &decision, current.number, peer));
+                }
+                serde_json::to_vec(&decision)
+            }
+        };
+        let text = text.map_err(|error| Status::internal(error.to_string()))?;
+        Ok((text, current.number))
+    }
+
+    /// What a request would be answered now; nothing is counted and nothing recorded (C-142).
+    ///
+    /// # Errors
+    /// As [`Core::decide_bytes`].
+    pub fn probe_bytes(&self, bytes: &[u8], peer: &Peer) -> Result<(Vec<u8>, u64), Status> {
+        let mut request = Request::parse(bytes).map_err(|fault| {
+            services::refusal(Code::InvalidArgument, fault.code.as_str(), fault.message.clone())
+        })?;
+        request.derive();
+        let request = self.as_peer(request, peer);
+        let current = self.policy.current();
+        let context = self.context(jiff::Timestamp::now(), request.approver);
+        let decision = self.sessions().peek(&current.policy, &request, &context);
+        let text = serde_json::to_vec(&decision).map_err(|error| Status::internal(error.to_string()))?;
+        Ok((text, current.number))
+    }
+
+    /// The request as its caller may ask it: an agent speaks for itself alone, and an override is one only
+    /// from somebody who holds that permission (C-092), whose name is the kernel's word and not the caller's.
+    fn as_peer(&self, mut request: Request, peer: &Peer) -> Request {
+        // Nobody can answer an ask yet; the core knows that by itself, whatever the request says.
+        request.approver = false;
+        request.overridden =
+            request.overridden.filter(|_| peer.holds(Role::Override, &self.settings.permissions));
+        if let Some(overridden) = &mut request.overridden {
+            overridden.by = Some(name_of(peer.uid));
+        }
+        match &peer.agent {
             Some(AgentPeer::Known(id)) => record::as_agent(self, id, request),
             _ => request,
-        };
-        let current = self.policy.current();
-        // Nobody can answer an ask yet; the core knows that by itself, whatever the request says.
-        let context = self.context(jiff::Timestamp::now(), false);
-        let decision = guard_policy::decide(&current.policy, &request, &context);
-        let text = serde_json::to_vec(&decision).map_err(|error| Status::internal(error.to_string()))?;
-        self.write(record::of_request(&request, &decision, current.number));
-        Ok((text, current.number))
+        }
+    }
+
+    /// What sessions have used.
+    pub fn sessions(&self) -> std::sync::MutexGuard<'_, Sessions> {
+        self.sessions.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     /// What a decision is given besides policy and request.
@@ -197,6 +248,12 @@ impl Core {
             std::process::exit(1);
         }
     }
+}
+
+/// The name of a user, or the number where it has none.
+pub fn name_of(uid: u32) -> String {
+    let named = crate::accounts::user_with(uid);
+    named.map_or_else(|| format!("uid {uid}"), |user| user.name.to_string_lossy().into_owned())
 }
 
 /// The resolvers of this host; the policy decides whether they are a hole.
@@ -281,6 +338,7 @@ fn start(options: &Options) -> Result<(), StartError> {
         audit,
         registry: registry::Registry::default(),
         line: link::Line::default(),
+        sessions: std::sync::Mutex::default(),
         hello: ArcSwapOption::empty(),
         resolvers: ArcSwap::from_pointee(resolvers()),
         root,

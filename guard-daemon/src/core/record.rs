@@ -69,6 +69,20 @@ pub fn of_request(request: &Request, decision: &Decision, generation: u64) -> En
     entry
 }
 
+/// The record of an override, beside that of the decision (C-093).
+pub fn of_override(
+    request: &Request,
+    decision: &Decision,
+    generation: u64,
+    peer: &super::peer::Peer,
+) -> Entry {
+    let mut entry = Entry::new(Kind::Override, Effect::None);
+    entry.principal = to_raw_value(&request.principal).ok();
+    entry.request = to_raw_value(request).ok();
+    entry.generation = Some(generation);
+    entry.with_detail(&json!({"overridden": decision.overridden, "by_uid": peer.uid, "by_pid": peer.pid}))
+}
+
 fn fill(entry: &mut Entry, request: &Request, decision: &Decision, generation: u64) {
     entry.principal = to_raw_value(&request.principal).ok();
     entry.request = to_raw_value(request).ok();
@@ -166,11 +180,11 @@ fn decided(core: &Core, observation: &v1::Observation, act: &Act, facts: Facts) 
     let subject = core.registry.subject(&observation.agent_id);
     let principal = subject.map(|subject| principal_of(&subject.principal)).unwrap_or_default();
     let marks = facts.marks;
-    let request = Request { sources: facts.sources, ..Request::new(principal, facts.action) };
+    let request = Request { sources: facts.sources, approver: true, ..Request::new(principal, facts.action) };
     let current = core.policy.current();
     let mut entry = entry_of(observation, Kind::Decision);
     // What has happened already is not turned into a denial for want of an approver: it stays an ask.
-    let decision = guard_policy::decide(&current.policy, &request, &core.context(entry.at, true));
+    let decision = core.sessions().decide(&current.policy, &request, &core.context(entry.at, true));
     fill(&mut entry, &request, &decision, current.number);
     let mut detail = detail(act, &marks);
     if matches!(act, Act::Exec(_)) {

@@ -48,7 +48,9 @@ impl policy_server::Policy for PolicyService {
         if peer.agent.is_none() {
             peer.require(Role::Run, &self.0.settings.permissions)?;
         }
-        let (decision, generation) = self.0.decide_bytes(&request.get_ref().request, &peer)?;
+        let v1::DecideRequest { request, probe } = request.get_ref();
+        let (decision, generation) =
+            if *probe { self.0.probe_bytes(request, &peer)? } else { self.0.decide_bytes(request, &peer)? };
         Ok(Response::new(v1::DecideResponse { decision, generation }))
     }
 }

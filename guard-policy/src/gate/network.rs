@@ -28,12 +28,12 @@ pub(crate) fn judge(policy: &NetworkPolicy, request: &Request, context: &Context
         if let Some((_, range)) = refused.max_by_key(|(class, _)| *class) {
             let reason = format!("{} is in the refused range {range}", display(written));
             let denied = Refusal {
-                rule: format!("network:{range}"),
-                resource_class: "networkEgress".to_owned(),
+                rule: format!("network:{range}").into(),
+                resource_class: "networkEgress",
                 reason,
                 code: Code::Network,
             };
-            return Finding { outcome: Some(Outcome::Deny), denied: Some(denied), ..Finding::default() };
+            return Finding::refused(denied);
         }
     }
     Finding { outcome: Some(Outcome::Allow), ..Finding::default() }

@@ -1,6 +1,7 @@
 //! What an operator decided: rules, modes, the autonomy dial and the network, from the policy and the managed file.
 
 mod constraint;
+mod index;
 mod load;
 mod network;
 
@@ -11,16 +12,29 @@ use std::sync::Arc;
 use guard_common::{ActionClass, Effect};
 use jiff::Timestamp;
 
-use crate::request::Principal;
+use crate::json::Position;
+use crate::request::{Action, Principal, Request};
+use crate::session::Used;
+use crate::text::Text;
+use crate::value::command_has_prefix;
 
 pub use constraint::Constraints;
 pub(crate) use constraint::{Fit, View};
+pub(crate) use index::Index;
 pub use load::MAX_FILE_BYTES;
 pub use network::{Hole, NetworkPolicy};
 
 /// A policy in force; cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub struct Policy(Arc<Parts>);
+pub struct Policy(Arc<Compiled>);
+
+/// What was read, and what finds it.
+#[derive(Debug, Default)]
+struct Compiled {
+    parts: Parts,
+    index: Index,
+    managed_index: Index,
+}
 
 /// What a policy consists of.
 #[derive(Debug, Default)]
@@ -35,7 +49,35 @@ pub(crate) struct Parts {
     pub(crate) autonomy: BTreeMap<String, Autonomy>,
     /// Ranges and holes.
     pub(crate) network: NetworkPolicy,
+    /// Sizes above which a request is refused.
+    pub(crate) limits: Limits,
+    /// Deepest delegation, if a file says one (`C-121`).
+    pub(crate) max_depth: Option<u64>,
 }
+
+/// Sizes above which a request is refused (`R-61`); files can lower them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Paths of one act.
+    pub paths: u64,
+    /// Refs of one act.
+    pub refs: u64,
+    /// Hosts of one act.
+    pub hosts: u64,
+    /// Commands of one act.
+    pub commands: u64,
+    /// Bytes of one string.
+    pub string: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { paths: 10_000, refs: 1_000, hosts: 1_000, commands: 64, string: 64 << 10 }
+    }
+}
+
+/// Deepest delegation while no file says one; the root agent has depth 0 (`R-22`).
+pub const DEFAULT_DEPTH: u64 = 3;
 
 impl Policy {
     /// Only what holds while no file says anything.
@@ -44,46 +86,72 @@ impl Policy {
         Self::default()
     }
 
+    /// A policy of these rules and nothing else.
+    pub(crate) fn of_rules(rules: Vec<Rule>) -> Self {
+        Parts { rules, ..Parts::default() }.into()
+    }
+
     pub(crate) fn parts(&self) -> &Parts {
-        &self.0
+        &self.0.parts
+    }
+
+    pub(crate) fn index(&self) -> &Index {
+        &self.0.index
+    }
+
+    pub(crate) fn managed_index(&self) -> &Index {
+        &self.0.managed_index
+    }
+
+    /// Sizes above which a request is refused.
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        &self.0.parts.limits
+    }
+
+    /// Deepest delegation.
+    #[must_use]
+    pub fn delegation_depth(&self) -> u64 {
+        self.0.parts.max_depth.unwrap_or(DEFAULT_DEPTH)
     }
 
     /// The rules of the policy file and of its modes.
     #[must_use]
     pub fn rules(&self) -> &[Rule] {
-        &self.0.rules
+        &self.0.parts.rules
     }
 
     /// The rules of the managed file.
     #[must_use]
     pub fn managed_rules(&self) -> &[Rule] {
-        &self.0.managed
+        &self.0.parts.managed
     }
 
     /// Ranges and holes.
     #[must_use]
     pub fn network(&self) -> &NetworkPolicy {
-        &self.0.network
+        &self.0.parts.network
     }
 
     /// The dial of a space; what is not set behaves as `actWithApproval` (`C-113`).
     #[must_use]
     pub fn autonomy(&self, principal: &Principal) -> Autonomy {
-        let space = principal.space.as_ref().and_then(|space| self.0.autonomy.get(space));
+        let space = principal.space.as_ref().and_then(|space| self.0.parts.autonomy.get(space));
         space.copied().unwrap_or_default()
     }
 
     /// The next moment after `now` at which a rule is gone; what was compiled before has to be compiled again then.
     #[must_use]
     pub fn next_expiry(&self, now: Timestamp) -> Option<Timestamp> {
-        let rules = self.0.rules.iter().chain(&self.0.managed);
+        let rules = self.rules().iter().chain(self.managed_rules());
         rules.filter_map(|rule| rule.expires_at).filter(|expiry| *expiry > now).min()
     }
 }
 
 impl From<Parts> for Policy {
     fn from(parts: Parts) -> Self {
-        Self(Arc::new(parts))
+        let (index, managed_index) = (Index::new(&parts.rules), Index::new(&parts.managed));
+        Self(Arc::new(Compiled { parts, index, managed_index }))
     }
 }
 
@@ -91,7 +159,7 @@ impl From<Parts> for Policy {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// Its name, unique in its file.
-    pub id: String,
+    pub id: Text,
     /// Where it holds.
     pub scope: Scope,
     /// What it is about.
@@ -108,9 +176,27 @@ pub struct Rule {
     pub reason: Option<String>,
     /// Where it comes from.
     pub provenance: Provenance,
+    /// Where it stands in its file.
+    pub(crate) at: Position,
+    /// The scope and the constraints as decisions tell them.
+    pub(crate) place: Text,
+    pub(crate) constraint: Option<Text>,
 }
 
 impl Rule {
+    /// Whether the rule speaks about an act, wherever it happens; an act may leave the class out.
+    pub(crate) fn speaks_about(&self, action: &Action) -> bool {
+        let about = match &self.subject {
+            Subject::Class(class) => action.classes.is_empty() || action.classes.contains(class),
+            Subject::Command(prefix) => {
+                action.commands.iter().flatten().any(|command| command_has_prefix(command, prefix))
+            }
+        };
+        let request = Request { action: action.clone(), ..Request::default() };
+        let fit = self.constraints.fit(self.effect, &View::plain(&request), Used::default());
+        about && matches!(fit, Fit::Applies | Fit::Unknown(_))
+    }
+
     /// Whether the rule is still there at `now`.
     #[must_use]
     pub fn in_force(&self, now: Timestamp) -> bool {
@@ -217,7 +303,7 @@ pub enum Provenance {
 }
 
 /// The autonomy dial (`C-111`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Autonomy {
     /// Every act is refused (`C-114`).
     ProposeOnly,
@@ -237,5 +323,46 @@ impl Autonomy {
             Self::ActWithApproval => "actWithApproval",
             Self::ActFreely => "actFreely",
         }
+    }
+
+    /// Every value, the least free first.
+    pub const ALL: [Self; 3] = [Self::ProposeOnly, Self::ActWithApproval, Self::ActFreely];
+
+    /// The name under which the dial decides.
+    #[must_use]
+    pub const fn rule(self) -> &'static str {
+        match self {
+            Self::ProposeOnly => "autonomy:proposeOnly",
+            Self::ActWithApproval => "autonomy:actWithApproval",
+            Self::ActFreely => "autonomy:actFreely",
+        }
+    }
+}
+
+impl std::str::FromStr for Autonomy {
+    type Err = UnknownAutonomy;
+
+    fn from_str(written: &str) -> Result<Self, UnknownAutonomy> {
+        Self::ALL.into_iter().find(|value| value.as_str() == written).ok_or(UnknownAutonomy)
+    }
+}
+
+/// A value that the autonomy dial does not have (`C-112`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the autonomy dial has `proposeOnly`, `actWithApproval` and `actFreely`, in this spelling")]
+pub struct UnknownAutonomy;
+
+impl Limits {
+    /// Each limit by its name, and what it is while no file lowers it.
+    #[must_use]
+    pub fn named(&self) -> [(&'static str, u64, u64); 5] {
+        let usual = Self::default();
+        [
+            ("paths", self.paths, usual.paths),
+            ("refs", self.refs, usual.refs),
+            ("hosts", self.hosts, usual.hosts),
+            ("commands", self.commands, usual.commands),
+            ("string", self.string, usual.string),
+        ]
     }
 }

@@ -3,6 +3,7 @@
 //! A kernel event, a hook of an agent and a line of `eval` all become a [`Request`] (`R-01`). A facet that is
 //! absent is silence, an empty one says that the act touches none (`R-14`).
 
+mod derive;
 pub(crate) mod parse;
 
 use std::collections::BTreeMap;
@@ -12,6 +13,9 @@ use guard_common::ActionClass;
 use jiff::Timestamp;
 use serde::{Serialize, Serializer, ser::SerializeMap};
 
+use crate::delegation::Budget;
+use crate::facts::shell::ShellError;
+use crate::policy::Autonomy;
 use crate::value::{ActPath, Host, Ref};
 
 /// Most bytes of one request.
@@ -48,6 +52,76 @@ pub struct Request {
     /// The resource that the purpose is about.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resource: Option<String>,
+    /// How much of each unit the act takes from budgets.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub amounts: BTreeMap<String, u64>,
+    /// The task that is handed to another agent, if that is the act.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delegate: Option<Delegate>,
+    /// The override of a soft denial that comes with it.
+    #[serde(rename = "override", skip_serializing_if = "Option::is_none")]
+    pub overridden: Option<Override>,
+    /// Why its commands could not be read; then it is refused.
+    #[serde(skip)]
+    pub unread: Option<ShellError>,
+}
+
+/// Handing a task to another agent (`C-120`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Delegate {
+    /// Who gets it.
+    pub to: String,
+    /// Who handed it on before, the root agent first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub chain: Vec<String>,
+    /// How freely the delegate is to act; as freely as the delegator where nothing is said.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "autonomy_by_name")]
+    pub autonomy: Option<Autonomy>,
+    /// What it may use, by resource class and unit.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub budget: Budget,
+}
+
+/// Lifting a soft denial (`C-092`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Override {
+    /// Who lifts it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+    /// Why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub justification: Option<String>,
+}
+
+impl Override {
+    /// Whether it says who and why.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        let said = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.trim().is_empty());
+        said(&self.by) && said(&self.justification)
+    }
+}
+
+/// What became of an act that was decided before.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Receipt {
+    /// Name of the request.
+    pub receipt: String,
+    /// Its session.
+    pub session: Option<String>,
+    /// Whether the act ran; silence leaves that open.
+    pub ran: Option<bool>,
+    /// What a person answered.
+    pub answer: Option<bool>,
+}
+
+/// One line of a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Line {
+    /// A question.
+    Request(Box<Request>),
+    /// What became of an earlier one.
+    Receipt(Receipt),
 }
 
 impl Request {
@@ -174,6 +248,11 @@ impl Action {
 #[expect(clippy::ptr_arg, reason = "serde passes the field as it is")]
 fn classes_by_name<S: Serializer>(classes: &Vec<ActionClass>, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(classes.iter().map(|class| class.as_str()))
+}
+
+#[expect(clippy::ref_option, reason = "serde passes the field as it is")]
+fn autonomy_by_name<S: Serializer>(autonomy: &Option<Autonomy>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(autonomy.map_or("", Autonomy::as_str))
 }
 
 /// Where a facet comes from (`R-64`).

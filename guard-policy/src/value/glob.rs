@@ -2,7 +2,24 @@
 
 /// A pattern, read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Glob(Vec<Token>);
+pub(super) struct Glob {
+    shape: Shape,
+    /// The whole segments that everything it covers starts with.
+    anchor: String,
+}
+
+/// Patterns that are simple are matched without going through their tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Shape {
+    /// `**`
+    Everything,
+    /// No wildcard.
+    Literal(String),
+    /// `dir/**`: `dir` and everything below.
+    Tree(String),
+    /// Anything else.
+    Tokens(Vec<Token>),
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Token {
@@ -38,19 +55,52 @@ impl Glob {
         if inner.split('/').any(|segment| matches!(segment, "" | "." | "..")) {
             return Err("empty segments, `.` and `..` have no place in a pattern");
         }
-        Ok(Self(tokens(&written.chars().collect::<Vec<_>>())))
+        let anchor = anchor(written).to_owned();
+        let shape = match written.strip_suffix("/**") {
+            _ if written == "**" => Shape::Everything,
+            Some(directory) if !directory.is_empty() && directory == anchor => Shape::Tree(anchor.clone()),
+            None if written == anchor => Shape::Literal(anchor.clone()),
+            _ => Shape::Tokens(tokens(&written.chars().collect::<Vec<_>>())),
+        };
+        Ok(Self { shape, anchor })
+    }
+
+    /// The whole segments that everything it covers starts with; none when there are none.
+    pub(super) fn anchor(&self) -> Option<String> {
+        (!self.anchor.is_empty()).then(|| self.anchor.clone())
     }
 
     /// Whether the pattern covers the whole of `value`.
     pub(super) fn matches(&self, value: &str) -> bool {
+        let tokens = match &self.shape {
+            Shape::Everything => return true,
+            Shape::Literal(literal) => return value == literal,
+            Shape::Tree(directory) => {
+                let below = value.strip_prefix(directory.as_str());
+                return below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+            }
+            Shape::Tokens(tokens) => tokens,
+        };
+        // Whatever it covers starts like its first segments, so most values are ruled out here.
+        if !value.starts_with(self.anchor.as_str()) {
+            return false;
+        }
         let text: Vec<char> = value.chars().collect();
         // `row[c]` says whether the tokens from here on match the text from `c` on.
         let mut row = vec![false; text.len() + 1];
         row[text.len()] = true;
-        for token in self.0.iter().rev() {
+        for token in tokens.iter().rev() {
             row = step(*token, &text, &row);
         }
         row[0]
+    }
+}
+
+/// The segments before the first that has a wildcard.
+fn anchor(written: &str) -> &str {
+    match written.find(['*', '?']) {
+        None => written,
+        Some(wildcard) => written[..wildcard].rfind('/').map_or("", |slash| &written[..slash]),
     }
 }
 

@@ -180,6 +180,13 @@ impl Network {
         self.prefix <= other.prefix && self.spans(&other.address)
     }
 
+    /// The same range, written with its first address.
+    #[must_use]
+    pub(crate) fn trunc(self) -> Self {
+        let mask = if self.prefix == 0 { 0 } else { u128::MAX << (128 - u32::from(self.prefix)) };
+        Self { address: (u128::from_be_bytes(self.address) & mask).to_be_bytes(), ..self }
+    }
+
     /// The last address.
     #[must_use]
     pub fn last(&self) -> Address {
@@ -201,6 +208,15 @@ impl From<IpAddr> for Network {
     fn from(address: IpAddr) -> Self {
         Self { address: bytes(address), prefix: 128 }
     }
+}
+
+/// What a pattern over hosts is found by.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum HostKey {
+    /// A name, or what a name ends in, with its leading dot.
+    Name(String),
+    /// A range.
+    Range(Network),
 }
 
 /// A pattern over hosts.
@@ -261,6 +277,15 @@ impl HostPattern {
         match self.kind {
             Kind::Network(network) => Some(network),
             _ => None,
+        }
+    }
+
+    /// What it is found by; `**` by nothing.
+    pub(crate) fn key(&self) -> Option<HostKey> {
+        match &self.kind {
+            Kind::Everything => None,
+            Kind::Name(name) | Kind::Below(name) => Some(HostKey::Name(name.clone())),
+            Kind::Network(network) => Some(HostKey::Range(network.trunc())),
         }
     }
 

@@ -9,7 +9,7 @@ mod path;
 mod reference;
 
 pub use host::{Host, HostPattern, InvalidHost, Network};
-pub(crate) use host::{Target, bytes, display};
+pub(crate) use host::{HostKey, Target, bytes, display};
 pub use path::{ActPath, InvalidPath, PathPattern};
 pub use reference::{InvalidRef, Ref, RefPattern};
 
@@ -24,6 +24,30 @@ macro_rules! serialize_as_written {
 }
 
 serialize_as_written!(ActPath, Ref, Host);
+
+/// What the patterns of every facet have in common.
+pub(crate) trait Pattern {
+    /// As written.
+    fn written(&self) -> &str;
+    /// Whether it starts with `!`.
+    fn negative(&self) -> bool;
+}
+
+macro_rules! patterns {
+    ($($pattern:ty),*) => {$(
+        impl Pattern for $pattern {
+            fn written(&self) -> &str {
+                self.written()
+            }
+
+            fn negative(&self) -> bool {
+                self.negative()
+            }
+        }
+    )*};
+}
+
+patterns!(PathPattern, RefPattern, HostPattern);
 
 /// Splits the leading `!` from a pattern.
 fn negation(written: &str) -> (bool, &str) {

@@ -91,6 +91,11 @@ impl PathPattern {
         self.negative
     }
 
+    /// The whole segments that everything it covers starts with; none when there are none.
+    pub(crate) fn anchor(&self) -> Option<String> {
+        self.glob.anchor()
+    }
+
     /// Whether it covers this spelling of a path, its `!` aside.
     #[must_use]
     pub fn covers(&self, path: &str) -> bool {

@@ -101,6 +101,11 @@ impl RefPattern {
         self.negative
     }
 
+    /// The whole segments that everything it covers starts with; none when there are none.
+    pub(crate) fn anchor(&self) -> Option<String> {
+        self.glob.anchor()
+    }
+
     /// Whether it covers this ref, its `!` aside.
     #[must_use]
     pub fn covers(&self, reference: &Ref) -> bool {

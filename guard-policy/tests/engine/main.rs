@@ -7,13 +7,16 @@
 //! - the rest: tests.
 
 mod format;
+mod history;
 mod kernel_table;
+mod levels;
 mod model;
 mod naive;
 mod properties;
 mod reader;
 mod reports;
 mod resolution;
+mod review;
 mod strategy;
 
 use guard_policy::{Context, Decision, Policy, Request, decide};

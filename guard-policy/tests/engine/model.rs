@@ -46,6 +46,8 @@ pub(crate) struct Constraints {
     pub(crate) commands: Vec<&'static str>,
     pub(crate) max_count: Option<u64>,
     pub(crate) max_cents: Option<u64>,
+    /// Whether the ceilings are about one act and not about a session.
+    pub(crate) per_action: bool,
 }
 
 impl Constraints {
@@ -103,7 +105,9 @@ impl Rule {
             for (name, ceiling) in ceilings {
                 if let Some(ceiling) = ceiling {
                     constraints.insert(name.into(), ceiling.into());
-                    constraints.insert("per".into(), "action".into());
+                    if self.constraints.per_action {
+                        constraints.insert("per".into(), "action".into());
+                    }
                 }
             }
             rule["constraints"] = constraints.into();
@@ -206,6 +210,8 @@ pub(crate) struct Request {
     pub(crate) count: Option<u64>,
     pub(crate) cents: Option<u64>,
     pub(crate) approver: bool,
+    /// Who lifts a soft denial with it, and why.
+    pub(crate) lifted: Option<(&'static str, &'static str)>,
 }
 
 impl Request {
@@ -243,6 +249,10 @@ impl Request {
                 action[name] = amount.into();
             }
         }
-        json!({"principal": principal, "action": action, "approver": self.approver}).to_string()
+        let mut request = json!({"principal": principal, "action": action, "approver": self.approver});
+        if let Some((by, justification)) = self.lifted {
+            request["override"] = json!({"by": by, "justification": justification});
+        }
+        request.to_string()
     }
 }

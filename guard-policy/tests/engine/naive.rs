@@ -1,6 +1,6 @@
 //! The answer to a request, worked out slowly and by the letter of the requirements.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::model::{Constraints, Effect, KINDS, Level, Policy, Request, Rule, Subject};
@@ -17,10 +17,14 @@ pub(crate) struct Expected {
     pub(crate) matched: BTreeSet<(String, bool)>,
 }
 
+/// What each rule has counted in the session, and what it has cost.
+pub(crate) type Ledger = BTreeMap<String, (u64, u64)>;
+
 /// One reading of the request: where an address hides others, one of them.
 struct Reading<'r> {
     request: &'r Request,
     hosts: Option<Vec<String>>,
+    ledger: &'r Ledger,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -35,9 +39,31 @@ struct Answer {
     effect: Effect,
     rules: BTreeSet<String>,
     survives_dial: bool,
+    soft: bool,
 }
 
-pub(crate) fn expected(policy: &Policy, request: &Request) -> Expected {
+/// `R-15`: what was let through counts towards every rule that is about it, whatever its ceilings say.
+pub(crate) fn count(policy: &Policy, request: &Request, ledger: &mut Ledger) {
+    let empty = Ledger::new();
+    for rule in policy.rules.iter().chain(&policy.managed) {
+        let constraints = Constraints { max_count: None, max_cents: None, ..rule.constraints.clone() };
+        let rule = Rule { constraints, ..rule.clone() };
+        let about = |reading: &Reading<'_>| {
+            questions(request).iter().any(|question| speaks(&rule, question, reading).is_some())
+        };
+        if holds(&rule, request) && readings(request, &empty).iter().any(about) {
+            let used = ledger.entry(rule.id.clone()).or_default();
+            used.0 += things(request);
+            used.1 += request.cents.unwrap_or(0);
+        }
+    }
+}
+
+fn things(request: &Request) -> u64 {
+    request.count.unwrap_or(1).max(request.paths.as_ref().map_or(0, Vec::len) as u64)
+}
+
+pub(crate) fn expected(policy: &Policy, request: &Request, ledger: &Ledger) -> Expected {
     let mut expected = Expected { outcome: "allow", ..Expected::default() };
     let refused = request.hosts.iter().flatten().filter_map(|host| address(host)).find_map(|address| {
         meanings(address).into_iter().find_map(|address| refused(policy, address, None, None, &[]))
@@ -51,30 +77,37 @@ pub(crate) fn expected(policy: &Policy, request: &Request) -> Expected {
         let about = |reading: &Reading<'_>| {
             questions(request).iter().any(|question| speaks(rule, question, reading).is_some())
         };
-        if holds(rule, request) && readings(request).iter().any(about) {
+        if holds(rule, request) && readings(request, ledger).iter().any(about) {
             expected.matched.insert((rule.id.clone(), rule.level == Level::Advisory));
         }
     }
     let dial = if request.space == Some("alpha") { policy.autonomy } else { None };
     for question in questions(request) {
         let mut answers: Vec<Answer> = Vec::new();
-        if let Some(mut answer) = worst(Chain::Policy, policy, &question, request) {
+        if let Some(mut answer) = worst(Chain::Policy, policy, &question, request, ledger) {
             if answer.effect == Effect::Prompt && dial == Some("actFreely") && !answer.survives_dial {
+                answer.effect = Effect::Allow;
+            }
+            // `C-092`: a soft denial yields to somebody who says who they are and why.
+            if answer.effect == Effect::Deny
+                && answer.soft
+                && request.lifted.is_some_and(|(_, why)| why != " ")
+            {
                 answer.effect = Effect::Allow;
             }
             answers.push(answer);
         }
         if let (Question::Class(_), Some("proposeOnly")) = (&question, dial) {
             let rules = BTreeSet::from(["autonomy:proposeOnly".to_owned()]);
-            answers.push(Answer { effect: Effect::Deny, rules, survives_dial: true });
+            answers.push(Answer { effect: Effect::Deny, rules, survives_dial: true, soft: false });
         }
-        answers.extend(worst(Chain::Managed, policy, &question, request));
+        answers.extend(worst(Chain::Managed, policy, &question, request, ledger));
         if let Question::Command(command) = question
             && request.mode == Some("review")
             && policy.net.iter().any(|prefix| starts(command, prefix))
         {
             let rules = BTreeSet::from(["net:review".to_owned()]);
-            answers.push(Answer { effect: Effect::Deny, rules, survives_dial: true });
+            answers.push(Answer { effect: Effect::Deny, rules, survives_dial: true, soft: false });
         }
         for answer in answers {
             match answer.effect {
@@ -116,15 +149,21 @@ enum Chain {
 }
 
 /// The worst answer over every reading.
-fn worst(chain: Chain, policy: &Policy, question: &Question<'_>, request: &Request) -> Option<Answer> {
+fn worst(
+    chain: Chain,
+    policy: &Policy,
+    question: &Question<'_>,
+    request: &Request,
+    ledger: &Ledger,
+) -> Option<Answer> {
     let mut worst: Option<Answer> = None;
-    for reading in readings(request) {
+    for reading in readings(request, ledger) {
         let Some(answer) = resolve(chain, policy, question, &reading) else { continue };
         worst = Some(match worst {
             None => answer,
-            Some(known) if answer.effect > known.effect => answer,
+            Some(known) if (answer.effect, !answer.soft) > (known.effect, !known.soft) => answer,
             Some(mut known) => {
-                if known.effect == answer.effect {
+                if (known.effect, known.soft) == (answer.effect, answer.soft) {
                     known.rules.extend(answer.rules);
                     known.survives_dial |= answer.survives_dial;
                 }
@@ -160,7 +199,14 @@ fn resolve(chain: Chain, policy: &Policy, question: &Question<'_>, reading: &Rea
         };
         if let Some(effect) = here.iter().map(says).max() {
             here.retain(|candidate| says(candidate) == effect);
+            // `C-094`: of denials the one that nobody lifts.
+            if effect == Effect::Deny && here.iter().any(|(rule, _)| rule.level == Level::Strict) {
+                here.retain(|(rule, _)| rule.level == Level::Strict);
+            }
             return Some(Answer {
+                soft: chain == Chain::Policy
+                    && effect == Effect::Deny
+                    && here.iter().all(|(rule, _)| rule.level == Level::Soft),
                 effect,
                 rules: here.iter().map(|(rule, _)| rule.id.clone()).collect(),
                 survives_dial: here.iter().any(|(rule, _)| rule.effect == Effect::Deny),
@@ -172,7 +218,7 @@ fn resolve(chain: Chain, policy: &Policy, question: &Question<'_>, reading: &Rea
             let asks = ["fileDelete", "gitPush", "prCreate", "prPublish", "vendorSyncWrite"].contains(class);
             let effect = if asks { Effect::Prompt } else { Effect::Allow };
             let rules = BTreeSet::from([format!("builtin:{class}")]);
-            Some(Answer { effect, rules, survives_dial: false })
+            Some(Answer { effect, rules, survives_dial: false, soft: false })
         }
         _ => None,
     }
@@ -197,12 +243,13 @@ fn speaks(rule: &Rule, question: &Question<'_>, reading: &Reading<'_>) -> Option
         (Subject::Command(prefix), Question::Command(command)) => starts(command, prefix),
         _ => false,
     };
-    let fit = fit(&rule.constraints, rule.effect, reading);
+    let used = if rule.constraints.per_action { None } else { reading.ledger.get(&rule.id).copied() };
+    let fit = fit(&rule.constraints, rule.effect, reading, used.unwrap_or_default());
     (about && fit != Fit::No).then_some(fit)
 }
 
 /// `C-060` to `C-062`, `R-13`, `R-14`
-fn fit(constraints: &Constraints, effect: Effect, reading: &Reading<'_>) -> Fit {
+fn fit(constraints: &Constraints, effect: Effect, reading: &Reading<'_>, used: (u64, u64)) -> Fit {
     let permits = effect == Effect::Allow;
     let request = reading.request;
     let mut facets: Vec<Option<bool>> = Vec::new();
@@ -224,12 +271,12 @@ fn fit(constraints: &Constraints, effect: Effect, reading: &Reading<'_>) -> Fit 
         facets.push(request.commands.as_ref().map(|commands| meets(permits, commands, test)));
     }
     if let Some(max) = constraints.max_count {
-        let paths = request.paths.as_ref().map_or(0, Vec::len) as u64;
-        let count = request.count.unwrap_or(1).max(paths);
-        facets.push(Some(if permits { count <= max } else { count > max }));
+        let sum = used.0 + things(request);
+        facets.push(Some(if permits { sum <= max } else { sum > max }));
     }
     if let Some(max) = constraints.max_cents {
-        facets.push(request.cents.map(|cents| if permits { cents <= max } else { cents > max }));
+        let sum = request.cents.map(|cents| used.1 + cents);
+        facets.push(sum.map(|sum| if permits { sum <= max } else { sum > max }));
     }
     if facets.contains(&Some(false)) {
         Fit::No
@@ -401,7 +448,7 @@ pub(crate) fn meanings(address: IpAddr) -> Vec<IpAddr> {
     all
 }
 
-fn readings(request: &Request) -> Vec<Reading<'_>> {
+fn readings<'r>(request: &'r Request, ledger: &'r Ledger) -> Vec<Reading<'r>> {
     let mut all: Vec<Option<Vec<String>>> = vec![request.hosts.as_ref().map(|_| Vec::new())];
     for host in request.hosts.iter().flatten() {
         let meant: Vec<String> = match address(host) {
@@ -416,7 +463,7 @@ fn readings(request: &Request) -> Vec<Reading<'_>> {
         };
         all = all.iter().flat_map(|known| meant.iter().map(move |one| with(known, one))).collect();
     }
-    all.into_iter().map(|hosts| Reading { request, hosts }).collect()
+    all.into_iter().map(|hosts| Reading { request, hosts, ledger }).collect()
 }
 
 /// The built-in ranges, by the letter of their documentation.
@@ -504,7 +551,8 @@ pub(crate) fn refused(
 
 /// What the classes say about a connection to one address, taken as it is.
 pub(crate) fn egress(policy: &Policy, request: &Request, address: IpAddr) -> Effect {
-    let reading = Reading { request, hosts: Some(vec![address.to_string()]) };
+    let ledger = Ledger::new();
+    let reading = Reading { request, hosts: Some(vec![address.to_string()]), ledger: &ledger };
     let question = Question::Class("networkEgress");
     let dial = if request.space == Some("alpha") { policy.autonomy } else { None };
     let mut effect = Effect::Allow;

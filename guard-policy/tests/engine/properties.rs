@@ -7,7 +7,7 @@ use guard_policy::{Context, Decision, Outcome, decide};
 use proptest::prelude::*;
 
 use crate::model::{Policy, Request};
-use crate::strategy::{policy, request};
+use crate::strategy::{policy, request, session};
 use crate::{judge, naive, now};
 
 fn decision(policy: &Policy, request: &Request) -> Decision {
@@ -17,26 +17,45 @@ fn decision(policy: &Policy, request: &Request) -> Decision {
 /// Rules of the operator among those that matched.
 fn written(matched: &[Matched]) -> BTreeSet<(String, bool)> {
     let own = |matched: &&Matched| !matched.rule.contains(':');
-    matched.iter().filter(own).map(|matched| (matched.rule.clone(), matched.advisory)).collect()
+    matched.iter().filter(own).map(|matched| (matched.rule.to_string(), matched.advisory)).collect()
+}
+
+fn agree(decision: &Decision, expected: &naive::Expected) -> Result<(), TestCaseError> {
+    prop_assert_eq!(decision.outcome.as_str(), expected.outcome, "{:#?}", decision);
+    if let Some(denied) = &decision.denied {
+        prop_assert!(expected.denied.contains(denied.rule.as_str()), "{:?} {:?}", denied, expected);
+    }
+    prop_assert_eq!(written(&decision.matched), expected.matched.clone(), "{:#?}", decision);
+    for ask in &decision.asks {
+        prop_assert!(expected.asks.iter().any(|rules| rules.contains(ask.rule.as_str())), "{:?}", ask);
+    }
+    for rules in &expected.asks {
+        prop_assert!(decision.asks.iter().any(|ask| rules.contains(ask.rule.as_str())), "{:?}", rules);
+    }
+    Ok(())
 }
 
 proptest! {
-    /// `C-030` … `C-039`, `C-050` … `C-063`, `C-070`, `C-074`, `C-091`, `C-101`, `C-114` … `C-117`: the engine
-    /// says what a resolver says that was written from the requirements alone.
+    /// `C-030` … `C-039`, `C-050` … `C-063`, `C-070`, `C-074`, `C-091`, `C-092`, `C-094`, `C-101`, `C-114` …
+    /// `C-117`: the engine says what a resolver says that was written from the requirements alone.
     #[test]
     fn the_engine_agrees_with_a_naive_resolver(policy in policy(), request in request()) {
-        let expected = naive::expected(&policy, &request);
-        let decision = decision(&policy, &request);
-        prop_assert_eq!(decision.outcome.as_str(), expected.outcome, "{:#?}", decision);
-        if let Some(denied) = &decision.denied {
-            prop_assert!(expected.denied.contains(&denied.rule), "{:?} {:?}", denied, expected);
-        }
-        prop_assert_eq!(written(&decision.matched), expected.matched, "{:#?}", decision);
-        for ask in &decision.asks {
-            prop_assert!(expected.asks.iter().any(|rules| rules.contains(&ask.rule)), "{:?}", ask);
-        }
-        for rules in &expected.asks {
-            prop_assert!(decision.asks.iter().any(|ask| rules.contains(&ask.rule)), "{:?}", rules);
+        let expected = naive::expected(&policy, &request, &naive::Ledger::new());
+        agree(&decision(&policy, &request), &expected)?;
+    }
+
+    /// `C-055`, `R-15`: so it does over a whole session, in which ceilings fill up.
+    #[test]
+    fn sessions_agree_with_a_naive_resolver(policy in policy(), session in session()) {
+        let (mut sessions, mut ledger) = (guard_policy::Sessions::default(), naive::Ledger::new());
+        let loaded = policy.load();
+        for asked in &session {
+            let request = guard_policy::Request::parse(asked.json().as_bytes()).expect("valid");
+            let decision = sessions.decide(&loaded, &request, &Context::new(now(), asked.approver));
+            agree(&decision, &naive::expected(&policy, asked, &ledger))?;
+            if decision.outcome == Outcome::Allow {
+                naive::count(&policy, asked, &mut ledger);
+            }
         }
     }
 

@@ -119,25 +119,11 @@ fn all_faults_are_told() {
 /// A documented key that nothing judges yet is refused by name: nobody may believe that it holds.
 #[test]
 fn keys_without_effect_are_refused() {
-    for policy in [
-        r#"{"delegation": {"max_depth": 3}}"#,
-        r#"{"resources": []}"#,
-        r#"{"checks": {}}"#,
-        r#"{"limits": {}}"#,
-        r#"{"require_mandate": true}"#,
-        r#"{"rules": [{"id": "a", "class": "fileDelete", "effect": "allow", "constraints": {"max_count": 50}}]}"#,
-    ] {
+    for policy in [r#"{"resources": []}"#, r#"{"checks": {}}"#, r#"{"require_mandate": true}"#] {
         let found = faults(policy);
         assert!(found.iter().all(|fault| fault.message.contains("not supported yet")), "{policy}: {found:?}");
     }
-    for request in [
-        r#"{"tool": {}}"#,
-        r#"{"statements": []}"#,
-        r#"{"payload": {}}"#,
-        r#"{"delegate": {}}"#,
-        r#"{"override": {}}"#,
-        r#"{"amounts": {}}"#,
-    ] {
+    for request in [r#"{"tool": {}}"#, r#"{"statements": []}"#, r#"{"payload": {}}"#] {
         let fault = Request::parse(request.as_bytes()).expect_err(request);
         assert!(fault.message.contains("not supported yet"), "{fault}");
     }

@@ -7,7 +7,7 @@ use crate::{judge, load};
 
 fn outcome(policy: &str, action: &str) -> (&'static str, String) {
     let decision = judge(&load(policy), &format!(r#"{{"action": {action}}}"#), true);
-    (decision.outcome.as_str(), decision.rule)
+    (decision.outcome.as_str(), decision.rule.to_string())
 }
 
 /// A text rule missed equal forms of a command: ours is literal and says so (`C-071`, `C-072`), and the class,
@@ -286,7 +286,7 @@ fn too_much_is_refused() {
         let decision = judge(&free, &many(name, most + 1), true);
         assert_eq!(decision.rule, format!("limit:{name}"));
         let denied = decision.denied.expect("a refusal");
-        assert_eq!((denied.code, denied.resource_class.as_str()), (Code::Limit, "request"));
+        assert_eq!((denied.code, denied.resource_class), (Code::Limit, "request"));
     }
     let long = format!(r#"{{"action": {{"commands": ["{}"]}}}}"#, "x".repeat((64 << 10) + 1));
     assert_eq!(judge(&free, &long, true).rule, "limit:string");

@@ -20,7 +20,7 @@ fn rules(lines: &[(&str, &str, &str, &str, &str)]) -> String {
 }
 
 fn told(decision: &Decision) -> (&'static str, String) {
-    (decision.outcome.as_str(), decision.rule.clone())
+    (decision.outcome.as_str(), decision.rule.to_string())
 }
 
 const EVERYBODY: &str = r#"{"space": "alpha", "agent": "a", "workspace": "acme", "mode": "review"}"#;
@@ -249,8 +249,7 @@ fn one_confirmation_lists_every_question() {
     );
     let request = r#"{"action": {"classes": ["processSpawn", "gitPush", "fileDelete"], "commands": ["git x", "git y"]}}"#;
     let decision = judge(&policy, request, true);
-    let asks: Vec<_> =
-        decision.asks.iter().map(|ask| (ask.rule.as_str(), ask.resource_class.as_str())).collect();
+    let asks: Vec<_> = decision.asks.iter().map(|ask| (ask.rule.as_str(), ask.resource_class)).collect();
     let wanted = [
         ("builtin:fileDelete", "fileDelete"),
         ("m", "fileDelete"),
@@ -357,7 +356,7 @@ fn the_net_of_a_mode_is_final() {
     let denied = ask("review", "git push x");
     assert_eq!(told(&denied), ("deny", "net:review".into()));
     let denied = denied.denied.expect("a refusal");
-    assert_eq!((denied.code, denied.resource_class.as_str()), (Code::ModeNet, "command"));
+    assert_eq!((denied.code, denied.resource_class), (Code::ModeNet, "command"));
     assert_eq!(told(&ask("build", "git push x")).0, "allow");
     assert_eq!(told(&ask("review", "git  push x")).0, "allow", "C-071: a literal net");
 }

@@ -119,15 +119,18 @@ fn facet(values: &'static [&'static str]) -> impl Strategy<Value = Option<Vec<&'
 fn constraints() -> impl Strategy<Value = Constraints> {
     let list = |values| prop_oneof![3 => Just(Vec::new()), 1 => some_of(values, 2)];
     let ceiling = || prop_oneof![9 => Just(None), 1 => select(vec![Some(0_u64), Some(1), Some(2)])];
-    (list(&PATH_PATTERNS), list(&REF_PATTERNS), list(&HOST_PATTERNS), list(&PREFIXES), ceiling(), ceiling())
-        .prop_map(|(paths, refs, hosts, commands, max_count, max_cents)| Constraints {
+    let lists = (list(&PATH_PATTERNS), list(&REF_PATTERNS), list(&HOST_PATTERNS), list(&PREFIXES));
+    (lists, ceiling(), ceiling(), any::<bool>()).prop_map(
+        |((paths, refs, hosts, commands), max_count, max_cents, per_action)| Constraints {
             paths,
             refs,
             hosts,
             commands,
             max_count,
             max_cents,
-        })
+            per_action,
+        },
+    )
 }
 
 fn effect() -> impl Strategy<Value = Effect> {
@@ -197,14 +200,26 @@ pub(crate) fn request() -> impl Strategy<Value = Request> {
     let amount = || prop_oneof![2 => Just(None), 1 => (0_u64..4).prop_map(Some)];
     let lists = (facet(&PATHS), facet(&REFS), facet(&HOSTS), facet(&COMMANDS));
     let folded = prop_oneof![4 => Just(None), 1 => select(&FOLDED[..]).prop_map(Some)];
-    (who(), subsequence(&CLASSES[..], 0..=3), lists, folded, amount(), amount(), prop::bool::weighted(0.8))
-        .prop_map(|(who, classes, (paths, refs, hosts, commands), folded, count, cents, approver)| {
+    let lifted = prop_oneof![
+        4 => Just(None),
+        2 => Just(Some(("alice", "the release waits"))),
+        1 => Just(Some(("alice", " "))),
+    ];
+    let rest = (amount(), amount(), prop::bool::weighted(0.8), lifted);
+    (who(), subsequence(&CLASSES[..], 0..=3), lists, folded, rest).prop_map(
+        |(who, classes, (paths, refs, hosts, commands), folded, (count, cents, approver, lifted))| {
             let hosts = hosts.map(|mut hosts| {
                 hosts.extend(folded);
                 hosts
             });
-            Request { classes, paths, refs, hosts, commands, count, cents, approver, ..who }
-        })
+            Request { classes, paths, refs, hosts, commands, count, cents, approver, lifted, ..who }
+        },
+    )
+}
+
+/// Acts of one session, one after another.
+pub(crate) fn session() -> impl Strategy<Value = Vec<Request>> {
+    vec(request(), 1..8)
 }
 
 /// Who asks, without an act.

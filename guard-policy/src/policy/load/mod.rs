@@ -6,7 +6,7 @@ mod rule;
 
 use std::collections::BTreeMap;
 
-use super::{Autonomy, NetworkPolicy, Parts, Policy, Rule, Scope};
+use super::{Autonomy, Limits, NetworkPolicy, Parts, Policy, Rule, Scope};
 use crate::fault::{Fault, FaultCode};
 use crate::json::{self, Node};
 use crate::read::{Keys, Object, Reader};
@@ -16,20 +16,29 @@ pub const MAX_FILE_BYTES: usize = 16 << 20;
 
 const POLICY: Keys = Keys {
     what: "a policy",
-    known: &["version", "rules", "modes", "autonomy", "network", "require_mandate"],
-    unsupported: &["delegation", "resources", "checks", "limits"],
+    known: &["version", "rules", "modes", "autonomy", "delegation", "network", "limits", "require_mandate"],
+    unsupported: &["resources", "checks"],
     aliases: &[],
 };
 
 const MANAGED: Keys = Keys {
     what: "a managed policy",
-    known: &["version", "rules", "network", "require_mandate"],
-    unsupported: &["delegation", "checks", "limits"],
+    known: &["version", "rules", "delegation", "network", "limits", "require_mandate"],
+    unsupported: &["checks"],
     aliases: &[],
 };
 
 const MODE: Keys =
     Keys { what: "a mode", known: &["rules", "deny_commands"], unsupported: &[], aliases: &[] };
+
+const DELEGATION: Keys = Keys { what: "delegation", known: &["max_depth"], unsupported: &[], aliases: &[] };
+
+const LIMITS: Keys = Keys {
+    what: "limits",
+    known: &["paths", "refs", "hosts", "commands", "string"],
+    unsupported: &["segments", "statements"],
+    aliases: &[],
+};
 
 impl Policy {
     /// Loads the policy and the managed file, each with the name that faults give it.
@@ -54,7 +63,7 @@ fn read(file: &str, input: &[u8], faults: &mut Vec<Fault>, load: impl FnOnce(&mu
         Ok(node) => node,
         Err(fault) => return faults.push(fault),
     };
-    let mut reader = Reader::new(Some(file));
+    let mut reader = Reader::new(Some(file), input);
     load(&mut reader, &node);
     let mut found = reader.into_faults();
     found.sort_by_key(|fault| (fault.line, fault.column));
@@ -63,7 +72,7 @@ fn read(file: &str, input: &[u8], faults: &mut Vec<Fault>, load: impl FnOnce(&mu
 
 fn policy_file(reader: &mut Reader<'_>, node: &Node, parts: &mut Parts) {
     let Some(object) = reader.object(node, &POLICY) else { return };
-    head(reader, &object);
+    head(reader, &object, parts);
     let mut ids = rule::Ids::default();
     if let Some(node) = object.get("rules") {
         parts.rules = rules(reader, node, &mut ids, None);
@@ -81,7 +90,7 @@ fn policy_file(reader: &mut Reader<'_>, node: &Node, parts: &mut Parts) {
 
 fn managed_file(reader: &mut Reader<'_>, node: &Node, parts: &mut Parts) {
     let Some(object) = reader.object(node, &MANAGED) else { return };
-    head(reader, &object);
+    head(reader, &object, parts);
     if let Some(node) = object.get("rules") {
         parts.managed = rules(reader, node, &mut rule::Ids::default(), None);
     }
@@ -90,19 +99,52 @@ fn managed_file(reader: &mut Reader<'_>, node: &Node, parts: &mut Parts) {
     }
 }
 
-/// What both files have: the version, and keys whose only supported value is the default.
-fn head(reader: &mut Reader<'_>, object: &Object<'_>) {
+/// What both files have: the version, limits, of which the lower holds, and a key whose only supported value is the
+/// default.
+fn head(reader: &mut Reader<'_>, object: &Object<'_>, parts: &mut Parts) {
     if let Some(node) = object.get("version")
         && let Some(version) = reader.number(node, u64::MAX)
         && version != 1
     {
         reader.fault(FaultCode::OutOfRange, node.at, format!("version {version} is not known; write 1"));
     }
+    if let Some(node) = object.get("limits") {
+        limits(reader, node, &mut parts.limits);
+    }
+    if let Some(node) = object.get("delegation") {
+        delegation(reader, node, &mut parts.max_depth);
+    }
     if let Some(node) = object.get("require_mandate")
         && reader.truth(node) == Some(true)
     {
         let message = "`require_mandate` is not supported yet: there are no mandates to require";
         reader.fault(FaultCode::OutOfRange, node.at, message);
+    }
+}
+
+fn limits(reader: &mut Reader<'_>, node: &Node, limits: &mut Limits) {
+    let Some(object) = reader.object(node, &LIMITS) else { return };
+    let built_in = Limits::default();
+    let keys = [
+        ("paths", &mut limits.paths, built_in.paths),
+        ("refs", &mut limits.refs, built_in.refs),
+        ("hosts", &mut limits.hosts, built_in.hosts),
+        ("commands", &mut limits.commands, built_in.commands),
+        ("string", &mut limits.string, built_in.string),
+    ];
+    for (key, limit, most) in keys {
+        let Some(node) = object.get(key) else { continue };
+        // A limit is lowered, never raised.
+        if let Some(written) = reader.number(node, most) {
+            *limit = written.min(*limit);
+        }
+    }
+}
+
+fn delegation(reader: &mut Reader<'_>, node: &Node, max_depth: &mut Option<u64>) {
+    let Some(object) = reader.object(node, &DELEGATION) else { return };
+    if let Some(depth) = object.get("max_depth").and_then(|node| reader.number(node, 64)) {
+        *max_depth = Some(max_depth.map_or(depth, |known| known.min(depth)));
     }
 }
 
@@ -115,22 +157,21 @@ fn modes(reader: &mut Reader<'_>, node: &Node, ids: &mut rule::Ids, parts: &mut 
     for member in reader.map(node).unwrap_or_default() {
         let Some(object) = reader.object(&member.node, &MODE) else { continue };
         if let Some(node) = object.get("rules") {
-            let scope = Scope::Mode(member.key.clone());
+            let scope = Scope::Mode(member.key.to_string());
             parts.rules.extend(rules(reader, node, ids, Some(&scope)));
         }
         if let Some(node) = object.get("deny_commands") {
             let prefixes = rule::prefixes(reader, node);
-            parts.nets.insert(member.key.clone(), prefixes);
+            parts.nets.insert(member.key.to_string(), prefixes);
         }
     }
 }
 
 fn autonomy(reader: &mut Reader<'_>, node: &Node) -> BTreeMap<String, Autonomy> {
-    let words = [Autonomy::ProposeOnly, Autonomy::ActWithApproval, Autonomy::ActFreely]
-        .map(|value| (value.as_str(), value));
+    let words = Autonomy::ALL.map(|value| (value.as_str(), value));
     let members = reader.map(node).unwrap_or_default();
     let value = |reader: &mut Reader<'_>, node| reader.word(node, "value of the autonomy dial", &words);
-    members.iter().filter_map(|member| Some((member.key.clone(), value(reader, &member.node)?))).collect()
+    members.iter().filter_map(|member| Some((member.key.to_string(), value(reader, &member.node)?))).collect()
 }
 
 impl NetworkPolicy {

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use guard_common::Effect;
 
 use crate::fault::FaultCode;
-use crate::json::{Node, Position};
-use crate::policy::{Constraints, Fit, Level, Provenance, Rule, Scope, Subject, View};
+use crate::json::{At, Node};
+use crate::policy::{Constraints, Level, Provenance, Rule, Scope, Subject};
 use crate::read::{Keys, Object, Reader};
-use crate::request::{Action, Request, parse};
-use crate::value::{HostPattern, PathPattern, RefPattern, command_has_prefix};
+use crate::request::parse;
+use crate::value::{HostPattern, PathPattern, RefPattern};
 
 const RULE: Keys = Keys {
     what: "a rule",
@@ -69,9 +69,13 @@ pub(super) fn read(
     let constraints = object.get("constraints").map(|node| constraints(reader, node)).unwrap_or_default();
     let reason = object.get("reason").and_then(|node| reader.string(node)).map(str::to_owned);
     let expires_at = object.get("expires_at").and_then(|node| reader.timestamp(node));
+    let scope = scope?;
     let rule = Rule {
-        id: id?,
-        scope: scope?,
+        id: id?.into(),
+        at: reader.position(node.at),
+        place: scope.to_string().into(),
+        constraint: (!constraints.is_empty()).then(|| constraints.to_string().into()),
+        scope,
         subject: subject?,
         effect: effect?,
         level: level.unwrap_or_default(),
@@ -84,12 +88,12 @@ pub(super) fn read(
     Some(rule)
 }
 
-fn missing<T>(reader: &mut Reader<'_>, at: Position, message: &str) -> Option<T> {
+fn missing<T>(reader: &mut Reader<'_>, at: At, message: &str) -> Option<T> {
     reader.fault(FaultCode::WrongType, at, message);
     None
 }
 
-fn identity(reader: &mut Reader<'_>, at: Position, object: &Object<'_>, ids: &mut Ids) -> Option<String> {
+fn identity(reader: &mut Reader<'_>, at: At, object: &Object<'_>, ids: &mut Ids) -> Option<String> {
     let Some(node) = object.get("id") else { return missing(reader, at, "a rule needs an `id`") };
     let id = reader.string(node)?;
     let start = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
@@ -136,7 +140,7 @@ fn scope(reader: &mut Reader<'_>, object: &Object<'_>, mode: Option<&Scope>) -> 
     }
 }
 
-fn subject(reader: &mut Reader<'_>, at: Position, object: &Object<'_>) -> Option<Subject> {
+fn subject(reader: &mut Reader<'_>, at: At, object: &Object<'_>) -> Option<Subject> {
     match (object.get("class"), object.get("command_prefix")) {
         (Some(node), None) => parse::class(reader, node).map(Subject::Class),
         (None, Some(node)) => prefix(reader, node).map(Subject::Command),
@@ -190,22 +194,15 @@ fn constraints(reader: &mut Reader<'_>, node: &Node) -> Constraints {
     constraints
 }
 
+/// `R-15`: ceilings are about a session unless they say that they are about one act.
 fn ceilings(reader: &mut Reader<'_>, object: &Object<'_>, constraints: &mut Constraints) {
-    let per_action = object
-        .get("per")
-        .and_then(|node| reader.word(node, "span of a ceiling", &[("action", true), ("session", false)]))
-        .unwrap_or(false);
-    for (key, ceiling) in
-        [("max_count", &mut constraints.max_count), ("max_cents", &mut constraints.max_cents)]
-    {
-        let Some(node) = object.get(key) else { continue };
-        *ceiling = reader.number(node, 1 << 53);
-        if !per_action {
-            let message =
-                format!("`{key}` over a session is not supported yet; write `\"per\": \"action\"` beside it");
-            reader.fault(FaultCode::OutOfRange, node.at, message);
-        }
+    if let Some(node) = object.get("per") {
+        let words = [("action", true), ("session", false)];
+        constraints.per_action = reader.word(node, "span of a ceiling", &words).unwrap_or(false);
     }
+    let mut ceiling = |key| object.get(key).and_then(|node| reader.number(node, 1 << 53));
+    constraints.max_count = ceiling("max_count");
+    constraints.max_cents = ceiling("max_cents");
 }
 
 /// `R-68`: a rule that disagrees with its own examples does not load.
@@ -214,7 +211,7 @@ fn examples(reader: &mut Reader<'_>, object: &Object<'_>, rule: &Rule) {
         let Some(node) = object.get(key) else { continue };
         for item in reader.list(node).unwrap_or_default() {
             let action = parse::action(reader, item);
-            if matches(rule, &action) != wanted {
+            if rule.speaks_about(&action) != wanted {
                 let verb = if wanted { "does not match" } else { "matches" };
                 reader.fault(
                     FaultCode::OutOfRange,
@@ -224,16 +221,4 @@ fn examples(reader: &mut Reader<'_>, object: &Object<'_>, rule: &Rule) {
             }
         }
     }
-}
-
-/// Whether the rule speaks about an example; an example of a class rule may leave the class out.
-fn matches(rule: &Rule, action: &Action) -> bool {
-    let about = match &rule.subject {
-        Subject::Class(class) => action.classes.is_empty() || action.classes.contains(class),
-        Subject::Command(prefix) => {
-            action.commands.iter().flatten().any(|command| command_has_prefix(command, prefix))
-        }
-    };
-    let request = Request { action: action.clone(), ..Request::default() };
-    about && rule.constraints.fit(rule.effect, &View::plain(&request)) != Fit::No
 }
