@@ -11,6 +11,7 @@
 //! - [`policy`]: rules as operators write them;
 //! - [`session`]: what a session has used, for ceilings and receipts;
 //! - [`eval`]: batches of requests, one a line;
+//! - [`approval`]: what a remembered answer becomes;
 //! - [`history`]: a record judged again, and a policy made from one;
 //! - [`review`]: a policy as people read it;
 //! - [`schema`]: the formats as JSON Schema;
@@ -30,6 +31,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod approval;
 mod decide;
 pub mod decision;
 pub mod delegation;

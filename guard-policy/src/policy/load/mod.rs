@@ -28,6 +28,9 @@ const MANAGED: Keys = Keys {
     aliases: &[],
 };
 
+const STORED: Keys =
+    Keys { what: "the store", known: &["rules", "autonomy"], unsupported: &[], aliases: &[] };
+
 const MODE: Keys =
     Keys { what: "a mode", known: &["rules", "deny_commands"], unsupported: &[], aliases: &[] };
 
@@ -46,10 +49,27 @@ impl Policy {
     /// # Errors
     /// Every fault of both files; then nothing is loaded.
     pub fn load(policy: Option<(&str, &[u8])>, managed: Option<(&str, &[u8])>) -> Result<Self, Vec<Fault>> {
+        Self::load_stored(policy, managed, None)
+    }
+
+    /// The same with what is kept beside the policy file: rules and the dial, in the same form. Names are unique over
+    /// both; a stored value of the dial is the later word.
+    ///
+    /// # Errors
+    /// Every fault of all of them; then nothing is loaded.
+    pub fn load_stored(
+        policy: Option<(&str, &[u8])>,
+        managed: Option<(&str, &[u8])>,
+        stored: Option<(&str, &[u8])>,
+    ) -> Result<Self, Vec<Fault>> {
         let mut parts = Parts::default();
         let mut faults = Vec::new();
+        let mut ids = rule::Ids::default();
         if let Some((file, input)) = policy {
-            read(file, input, &mut faults, |reader, node| policy_file(reader, node, &mut parts));
+            read(file, input, &mut faults, |reader, node| policy_file(reader, node, &mut ids, &mut parts));
+        }
+        if let Some((file, input)) = stored {
+            read(file, input, &mut faults, |reader, node| stored_part(reader, node, &mut ids, &mut parts));
         }
         if let Some((file, input)) = managed {
             read(file, input, &mut faults, |reader, node| managed_file(reader, node, &mut parts));
@@ -70,21 +90,30 @@ fn read(file: &str, input: &[u8], faults: &mut Vec<Fault>, load: impl FnOnce(&mu
     faults.append(&mut found);
 }
 
-fn policy_file(reader: &mut Reader<'_>, node: &Node, parts: &mut Parts) {
+fn policy_file(reader: &mut Reader<'_>, node: &Node, ids: &mut rule::Ids, parts: &mut Parts) {
     let Some(object) = reader.object(node, &POLICY) else { return };
     head(reader, &object, parts);
-    let mut ids = rule::Ids::default();
     if let Some(node) = object.get("rules") {
-        parts.rules = rules(reader, node, &mut ids, None);
+        parts.rules = rules(reader, node, ids, None);
     }
     if let Some(node) = object.get("modes") {
-        modes(reader, node, &mut ids, parts);
+        modes(reader, node, ids, parts);
     }
     if let Some(node) = object.get("autonomy") {
         parts.autonomy = autonomy(reader, node);
     }
     if let Some(node) = object.get("network") {
         network::policy(reader, node, &mut parts.network);
+    }
+}
+
+fn stored_part(reader: &mut Reader<'_>, node: &Node, ids: &mut rule::Ids, parts: &mut Parts) {
+    let Some(object) = reader.object(node, &STORED) else { return };
+    if let Some(node) = object.get("rules") {
+        parts.rules.extend(rules(reader, node, ids, None));
+    }
+    if let Some(node) = object.get("autonomy") {
+        parts.autonomy.extend(autonomy(reader, node));
     }
 }
 
