@@ -17,6 +17,7 @@ mod history;
 mod policy;
 mod probe;
 mod records;
+mod rules;
 mod run;
 mod schema;
 mod session;
@@ -69,6 +70,17 @@ enum Command {
     Replay(history::ReplayCommand),
     /// A proposed policy from what a session did, least first
     Learn(history::Learn),
+    /// Rules that are kept beside the policy file, and in force at once
+    #[command(subcommand)]
+    Rules(rules::Rules),
+    /// Answers that are remembered for a while
+    #[command(subcommand)]
+    Approvals(rules::Approvals),
+    /// How freely agents act in a space
+    #[command(subcommand)]
+    Autonomy(rules::Autonomy),
+    /// Hand a task to another agent, if the guards of delegation let it pass
+    Delegate(rules::Delegate),
     /// JSON Schema of a format
     Schema(schema::Schema),
     /// What this host enforces, only observes or misses, and the self-test behind each word
@@ -139,6 +151,10 @@ pub fn main() -> ExitCode {
         Command::Policy(policies) => policies.run(json),
         Command::Replay(replay) => replay.run(json),
         Command::Learn(learn) => learn.run(&socket, json),
+        Command::Rules(rules) => rules.run(&socket, json),
+        Command::Approvals(approvals) => approvals.run(&socket, json),
+        Command::Autonomy(autonomy) => autonomy.run(&socket, json),
+        Command::Delegate(delegate) => delegate.run(&socket, json),
         Command::Schema(schema) => schema.run(),
         Command::Coverage => coverage::show(&socket, json),
         Command::Doctor => doctor::run(&socket, json),

@@ -20,7 +20,7 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use guard_policy::{Context, Request, Sessions, request::Line};
 use guard_proto::v1::{
     self, agents_server::AgentsServer, host_server::HostServer, link_server::LinkServer,
-    policy_server::PolicyServer,
+    policy_server::PolicyServer, rules_server::RulesServer,
 };
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
@@ -36,12 +36,14 @@ use crate::{
     settings::{Options, Settings},
 };
 
+pub mod database;
 pub mod link;
 pub mod peer;
 pub mod policy;
 pub mod prepare;
 pub mod record;
 pub mod registry;
+pub mod rules;
 pub mod scratch;
 pub mod services;
 pub mod tail;
@@ -134,13 +136,13 @@ impl Core {
                     let message = "an agent does not say what became of its own acts";
                     return Err(services::refusal(Code::PermissionDenied, "not_permitted", message));
                 }
-                let settled = self.sessions().settle(&receipt);
+                let settled = self.settle(&receipt);
                 serde_json::to_vec(&json!({"id": receipt.receipt, "settled": settled}))
             }
             Line::Request(request) => {
                 let request = self.as_peer(*request, peer);
                 let context = self.context(jiff::Timestamp::now(), request.approver);
-                let decision = self.sessions().decide(&current.policy, &request, &context);
+                let decision = self.judge(&current.policy, &request, &context);
                 self.write(record::of_request(&request, &decision, current.number));
                 if decision.overridden.is_some() {
                     self.write(record::of_override(&request, &decision, current.number, peer));
@@ -183,6 +185,44 @@ impl Core {
             Some(AgentPeer::Known(id)) => record::as_agent(self, id, request),
             _ => request,
         }
+    }
+
+    /// Judges a request in its session and keeps what it used and lifted.
+    pub fn judge(
+        &self,
+        policy: &guard_policy::Policy,
+        request: &Request,
+        context: &Context,
+    ) -> guard_policy::Decision {
+        let mut sessions = self.sessions();
+        let decision = sessions.decide(policy, request, context);
+        let session = request.principal.session.as_deref().unwrap_or_default();
+        let mut kept = Ok(());
+        if decision.outcome == guard_policy::Outcome::Allow
+            && let Some(usage) = sessions.usage(session).filter(|usage| usage.iter().next().is_some())
+        {
+            kept = self.policy.database().save_usage(session, usage);
+        }
+        if let Some(lifted) = &decision.overridden {
+            kept = kept.and(self.policy.database().add_override(session, lifted));
+        }
+        if let Err(error) = kept {
+            // It counts on while this process lives; a restart would forget it, so somebody has to know.
+            tracing::error!(%error, "what a session used is not kept");
+        }
+        decision
+    }
+
+    fn settle(&self, receipt: &guard_policy::request::Receipt) -> bool {
+        let mut sessions = self.sessions();
+        let settled = sessions.settle(receipt);
+        let session = receipt.session.as_deref().unwrap_or_default();
+        if let Some(usage) = sessions.usage(session)
+            && let Err(error) = self.policy.database().save_usage(session, usage)
+        {
+            tracing::error!(%error, "what a session used is not kept");
+        }
+        settled
     }
 
     /// What sessions have used.
@@ -286,6 +326,8 @@ pub enum StartError {
     Settings(#[from] crate::settings::SettingsError),
     #[error("{0}")]
     Policy(#[from] policy::PolicyError),
+    #[error("{0}")]
+    Database(#[from] database::DatabaseError),
     #[error("error[no_cgroup2]: {0}")]
     Cgroup(#[from] CgroupError),
     #[error("error[audit]: {0}")]
@@ -321,7 +363,9 @@ fn start(options: &Options) -> Result<(), StartError> {
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
         .map_err(|error| StartError::Runtime(error.into()))?;
     let settings = Settings::load(options)?;
-    let policy = policy::Store::open(settings.policy.clone(), settings.managed.clone())?;
+    let database = database::Database::open(&settings.state_dir.join("store.db"))?;
+    let sessions = std::sync::Mutex::new(database.sessions()?);
+    let policy = policy::Store::open(settings.policy.clone(), settings.managed.clone(), database)?;
     let (audit, writer) = Audit::open(AuditSettings {
         directory: settings.audit_dir.clone(),
         key: settings.audit_key(),
@@ -338,7 +382,7 @@ fn start(options: &Options) -> Result<(), StartError> {
         audit,
         registry: registry::Registry::default(),
         line: link::Line::default(),
-        sessions: std::sync::Mutex::default(),
+        sessions,
         hello: ArcSwapOption::empty(),
         resolvers: ArcSwap::from_pointee(resolvers()),
         root,
@@ -417,6 +461,7 @@ async fn serve(core: &Arc<Core>, listeners: Listeners, root: &str) -> io::Result
             AgentsServer::new(services::AgentsService(Arc::clone(core))).max_decoding_message_size(MESSAGE),
         )
         .add_service(HostServer::new(services::HostService(Arc::clone(core))))
+        .add_service(RulesServer::new(rules::RulesService(Arc::clone(core))))
         .serve_with_incoming(incoming(listeners.guard, root)?);
     let agents =
         Server::builder().add_service(policy()).serve_with_incoming(incoming(listeners.agent, root)?);

@@ -10,6 +10,8 @@ use std::{
 
 use arc_swap::ArcSwap;
 use guard_policy::Policy;
+
+use super::database::{Database, DatabaseError};
 use jiff::Timestamp;
 
 /// A policy with the number under which it decides.
@@ -31,6 +33,7 @@ impl Generation {
 pub struct Store {
     policy: Option<PathBuf>,
     managed: Option<PathBuf>,
+    database: std::sync::Mutex<Database>,
     current: ArcSwap<Generation>,
     stamps: std::sync::Mutex<[Option<Stamp>; 2]>,
     /// Why the files on disk are not what is in force; empty when they are.
@@ -57,6 +60,8 @@ pub enum PolicyError {
     Insecure { path: PathBuf, why: String, cure: String },
     #[error("{}", faults.join("\n"))]
     Invalid { faults: Vec<String> },
+    #[error(transparent)]
+    Database(#[from] DatabaseError),
 }
 
 impl PolicyError {
@@ -69,16 +74,21 @@ impl PolicyError {
 }
 
 impl Store {
-    /// Reads both files and brings generation 1 into force.
+    /// Reads both files and what is kept beside them, and brings generation 1 into force.
     ///
     /// # Errors
     /// [`PolicyError`]: the daemon must not start then.
-    pub fn open(policy: Option<PathBuf>, managed: Option<PathBuf>) -> Result<Self, PolicyError> {
+    pub fn open(
+        policy: Option<PathBuf>,
+        managed: Option<PathBuf>,
+        database: Database,
+    ) -> Result<Self, PolicyError> {
         let stamps = [policy.as_deref().and_then(stamp), managed.as_deref().and_then(stamp)];
-        let loaded = load(policy.as_deref(), managed.as_deref())?;
+        let loaded = load(policy.as_deref(), managed.as_deref(), &database)?;
         Ok(Self {
             policy,
             managed,
+            database: std::sync::Mutex::new(database),
             current: ArcSwap::from_pointee(Generation::new(1, loaded)),
             stamps: std::sync::Mutex::new(stamps),
             faults: ArcSwap::from_pointee(Vec::new()),
@@ -118,7 +128,7 @@ impl Store {
     pub fn reload(&self) -> Result<Arc<Generation>, PolicyError> {
         let mut stamps = self.lock();
         *stamps = self.stamps_now();
-        match load(self.policy.as_deref(), self.managed.as_deref()) {
+        match load(self.policy.as_deref(), self.managed.as_deref(), &self.database()) {
             Ok(policy) => {
                 let number = self.current.load().number + 1;
                 self.current.store(Arc::new(Generation::new(number, policy)));
@@ -130,6 +140,31 @@ impl Store {
                 Err(error)
             }
         }
+    }
+
+    /// What is kept beside the files.
+    pub fn database(&self) -> std::sync::MutexGuard<'_, Database> {
+        self.database.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Changes what is kept beside the files: the change and the policy that it makes come into force as one new
+    /// generation, or neither does.
+    ///
+    /// # Errors
+    /// [`PolicyError`]; then everything is as it was.
+    pub fn change<T>(
+        &self,
+        change: impl FnOnce(&Database) -> Result<T, PolicyError>,
+    ) -> Result<(T, Arc<Generation>), PolicyError> {
+        let _stamps = self.lock();
+        let (value, policy) = self.database().attempt(|database| {
+            let value = change(database)?;
+            let policy = load(self.policy.as_deref(), self.managed.as_deref(), database)?;
+            Ok::<_, PolicyError>((value, policy))
+        })?;
+        let number = self.current.load().number + 1;
+        self.current.store(Arc::new(Generation::new(number, policy)));
+        Ok((value, self.current.load_full()))
     }
 
     fn stamps_now(&self) -> [Option<Stamp>; 2] {
@@ -152,7 +187,8 @@ fn stamp(path: &Path) -> Option<Stamp> {
     })
 }
 
-fn load(policy: Option<&Path>, managed: Option<&Path>) -> Result<Policy, PolicyError> {
+fn load(policy: Option<&Path>, managed: Option<&Path>, database: &Database) -> Result<Policy, PolicyError> {
+    let stored = database.document()?.to_string();
     let policy =
         policy.map(|path| read(path).map(|bytes| (path.display().to_string(), bytes))).transpose()?;
     let managed =
@@ -160,7 +196,7 @@ fn load(policy: Option<&Path>, managed: Option<&Path>) -> Result<Policy, PolicyE
     fn part(part: &Option<(String, Vec<u8>)>) -> Option<(&str, &[u8])> {
         part.as_ref().map(|(name, bytes)| (name.as_str(), bytes.as_slice()))
     }
-    Policy::load(part(&policy), part(&managed))
+    Policy::load_stored(part(&policy), part(&managed), Some(("store", stored.as_bytes())))
         .map_err(|faults| PolicyError::Invalid { faults: faults.iter().map(ToString::to_string).collect() })
 }
 

@@ -184,7 +184,7 @@ fn decided(core: &Core, observation: &v1::Observation, act: &Act, facts: Facts) 
     let current = core.policy.current();
     let mut entry = entry_of(observation, Kind::Decision);
     // What has happened already is not turned into a denial for want of an approver: it stays an ask.
-    let decision = core.sessions().decide(&current.policy, &request, &core.context(entry.at, true));
+    let decision = core.judge(&current.policy, &request, &core.context(entry.at, true));
     fill(&mut entry, &request, &decision, current.number);
     let mut detail = detail(act, &marks);
     if matches!(act, Act::Exec(_)) {

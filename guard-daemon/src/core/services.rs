@@ -23,7 +23,7 @@ pub fn refusal(code: Code, stable: &str, message: impl Into<String>) -> Status {
     status
 }
 
-fn peer_of<T>(request: &Request<T>) -> Result<Peer, Status> {
+pub fn peer_of<T>(request: &Request<T>) -> Result<Peer, Status> {
     request.extensions().get::<Peer>().cloned().ok_or_else(|| Status::internal("the caller is not known"))
 }
 
