@@ -53,7 +53,10 @@ fn fresh(actor: &Actor, number: u8) -> Flow {
 pub(crate) fn made(socket: *mut bpf_sock, actor: &Actor, number: u32) {
     // SAFETY: the socket is the program's own context.
     let cookie = unsafe { bpf_get_socket_cookie(socket.cast()) };
-    if SOCKETS.insert(cookie, fresh(actor, transport(number)), BPF_NOEXIST.into()).is_err() {
+    // While a new guardd takes over, the programs of both see it made; one entry is enough.
+    if SOCKETS.insert(cookie, fresh(actor, transport(number)), BPF_NOEXIST.into()).is_err()
+        && SOCKETS.get_ptr_mut(cookie).is_none()
+    {
         emit::map_full(Kind::Flow);
     }
 }

@@ -222,7 +222,7 @@ fn work_is_no_deletion() -> Result<()> {
             record["detail"]["act"] == "create"
                 && record["detail"]["path"].as_str().is_some_and(|path| path.contains("/clone/d"))
         })
-        .map(|record| record["detail"]["objects"].as_u64().unwrap_or(0).max(1))
+        .map(|record| record["detail"]["count"].as_u64().unwrap_or(0).max(1))
         .sum();
     assert_eq!(made, FILES as u64, "every file of the clone is counted");
     Ok(())

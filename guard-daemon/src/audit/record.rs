@@ -112,8 +112,18 @@ impl Record {
             return facet.join(" ");
         }
         let of = |key: &str| self.detail.get(key).and_then(Value::as_str).unwrap_or("");
-        let words = [of("event"), of("act"), of("path"), of("class")];
-        let said: Vec<&str> = words.into_iter().filter(|word| !word.is_empty()).collect();
+        let words = [of("event"), of("act"), of("path"), of("address"), of("class")];
+        let mut said: Vec<String> =
+            words.into_iter().filter(|word| !word.is_empty()).map(str::to_owned).collect();
+        let number = |key: &str| self.detail.get(key).and_then(Value::as_u64);
+        if let Some(port) = number("port") {
+            said.push(format!("port {port}"));
+        }
+        if let (Some(sent), Some(received)) = (number("sent"), number("received"))
+            && let Some(last) = said.last_mut()
+        {
+            last.push_str(&format!(", {sent} bytes sent, {received} received"));
+        }
         if said.is_empty() && !self.detail.is_null() { self.detail.to_string() } else { said.join(" ") }
     }
 }

@@ -106,6 +106,8 @@ impl Story {
                     run.status = number("status");
                 }
             }
+            // How a start went on; the start is the step.
+            "process ended" | "executable" => {}
             _ => self.step(record),
         }
     }
@@ -204,6 +206,11 @@ mod tests {
                 6,
                 r#""kind":"decision","request":{"action":{"classes":["gitPush"],"commands":["git push"]}},"decision":{"outcome":"defer_for_approval","rule":"builtin:gitPush","asks":[{"reason":"push"}]},"effect":"done""#,
             ),
+            record(6, r#""kind":"daemon","effect":"done","detail":{"event":"process ended","status":0}"#),
+            record(
+                6,
+                r#""kind":"daemon","effect":"done","detail":{"event":"connection ended","address":"10.0.0.1","port":80,"sent":5,"received":7}"#,
+            ),
             record(7, r#""kind":"loss","effect":"none","detail":{"class":"exec","count":4}"#),
             record(
                 8,
@@ -214,7 +221,16 @@ mod tests {
         }
         let steps: Vec<(&str, u64)> =
             story.steps.iter().map(|step| (step.act.as_str(), step.count)).collect();
-        assert_eq!(steps, [("/bin/true 1", 2), ("/bin/false", 1), ("10.0.0.1", 3), ("git push", 1)]);
+        assert_eq!(
+            steps,
+            [
+                ("/bin/true 1", 2),
+                ("/bin/false", 1),
+                ("10.0.0.1", 3),
+                ("git push", 1),
+                ("connection ended 10.0.0.1 port 80, 5 bytes sent, 7 received", 1)
+            ]
+        );
         assert_eq!((story.acts, story.stopped, story.unasked, story.lost), (7, 3, 1, 4));
         assert_eq!(story.classes["networkEgress"]["refused"], 3);
         assert_eq!((story.runs[0].status, story.runs[0].uid, story.session.as_str()), (Some(256), 7, "s-1"));

@@ -190,8 +190,9 @@ fn decided(core: &Core, observation: &v1::Observation, act: &Act, facts: Facts) 
     if matches!(act, Act::Exec(_)) {
         detail["parent"] = observation.parent_pid.into();
     }
-    if observation.count > 0 {
-        detail["repeated"] = observation.count.into();
+    let objects = if let Act::File(change) = act { change.objects.max(1) } else { 1 };
+    if objects + observation.count > 1 {
+        detail["count"] = (objects + observation.count).into();
     }
     entry.with_detail(&detail)
 }
@@ -228,7 +229,6 @@ fn detail(act: &Act, marks: &[Mark]) -> serde_json::Value {
             "inode": change.inode,
             "device": change.device,
             "existed_before": change.existed_before,
-            "objects": change.objects,
         }),
         Act::Read(read) => json!({
             "act": "open a secret",

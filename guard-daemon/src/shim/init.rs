@@ -42,6 +42,8 @@ pub(super) struct Agent {
     /// Marks on secrets, and where they are.
     pub(super) reads: Option<OwnedFd>,
     pub(super) watched: Watched,
+    /// Keeps the agent's mounts together when it has ended: its last acts are still being looked at then.
+    pub(super) mounts: OwnedFd,
     /// Root directory of the agent's view.
     pub(super) root: OwnedFd,
     pub(super) worktree: std::path::PathBuf,
@@ -77,6 +79,9 @@ pub(super) fn start(prepared: Prepared<'_>) -> Result<Agent, ShimError> {
         init(prepared, theirs)
     };
     drop(theirs);
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let mounts = rustix::fs::open(format!("/proc/{pid}/ns/mnt"), flags, Mode::empty())
+        .map_err(|error| step("holding the agent's mounts", error))?;
     let packet =
         wire::receive::<FromInit>(&ours).map_err(ShimError::step("hearing the agent's first process"))?;
     let ended = || io::Error::other("it ended before its fence stood");
@@ -92,6 +97,7 @@ pub(super) fn start(prepared: Prepared<'_>) -> Result<Agent, ShimError> {
             })?;
             Ok(Agent {
                 root,
+                mounts,
                 init: ours,
                 process,
                 pid,

@@ -44,6 +44,7 @@ pub(super) fn serve(control: OwnedFd, handed: Handed, agent: Agent) -> Result<()
         reads,
         watched,
         root,
+        mounts,
         worktree,
         identity,
         since,
@@ -54,7 +55,7 @@ pub(super) fn serve(control: OwnedFd, handed: Handed, agent: Agent) -> Result<()
     privilege::hide_memory()?;
 
     let reports = Arc::new(Reports::new(control));
-    let view = Arc::new(View::new(root));
+    let view = Arc::new(View::new(root, mounts));
     let notes = Notes::start(Arc::clone(&view), Arc::clone(&reports), &worktree)
         .map_err(ShimError::step("starting the thread for notes"))?;
     let notes = Arc::new(notes);

@@ -19,7 +19,9 @@ pub(crate) fn image(cache: &Path, series: &str) -> Result<PathBuf> {
         None => {
             run(Command::new("apt-get").args(["update", "-qq"]))?;
             newest(series)?.with_context(|| {
-                format!("apt knows no linux-image-{series}.*-cloud-amd64: it is a kernel of Debian 12")
+                format!(
+                    "apt knows no linux-image-{series}.*-cloud-amd64: Debian 12 has 6.1, its backports 6.12"
+                )
             })?
         }
     };
@@ -56,13 +58,17 @@ fn newest(series: &str) -> Result<Option<String>> {
     Ok(newest_of(&String::from_utf8_lossy(&output.stdout)))
 }
 
-/// Of `linux-image-6.1.0-57-cloud-amd64` and the like the one with the greatest number.
+/// Of `linux-image-6.1.0-57-cloud-amd64`, `linux-image-6.12.117+deb12-cloud-amd64` and the like the newest.
 fn newest_of(names: &str) -> Option<String> {
-    let number = |name: &str| name.strip_suffix("-cloud-amd64")?.rsplit('-').next()?.parse::<u32>().ok();
+    let numbers = |name: &str| -> Option<Vec<u32>> {
+        let version = name.strip_prefix("linux-image-")?.strip_suffix("-cloud-amd64")?;
+        let parts = version.split(|character: char| !character.is_ascii_digit());
+        Some(parts.filter_map(|part| part.parse().ok()).collect())
+    };
     names
         .lines()
-        .filter_map(|name| Some((number(name)?, name)))
-        .max_by_key(|(number, _)| *number)
+        .filter_map(|name| Some((numbers(name)?, name)))
+        .max_by(|(one, _), (other, _)| one.cmp(other))
         .map(|(_, name)| name.to_owned())
 }
 
@@ -87,5 +93,8 @@ mod tests {
         let names = "linux-image-6.1.0-9-cloud-amd64\nlinux-image-6.1.0-57-cloud-amd64\n\
                      linux-image-6.1.0-58-cloud-amd64-unsigned\nlinux-image-6.1.0-57-cloud-amd64-dbg\n";
         assert_eq!(newest_of(names).as_deref(), Some("linux-image-6.1.0-57-cloud-amd64"));
+        let backports = "linux-image-6.12.9+deb12-cloud-amd64\nlinux-image-6.12.117+deb12-cloud-amd64\n\
+                         linux-image-6.12.117+deb12-cloud-amd64-unsigned\n";
+        assert_eq!(newest_of(backports).as_deref(), Some("linux-image-6.12.117+deb12-cloud-amd64"));
     }
 }

@@ -99,6 +99,7 @@ impl Listener {
                 }
             }
             let started = Instant::now();
+            self.notes.busy(true);
             let seen = self.look(&call);
             let answer = libc::seccomp_notif_resp {
                 id: call.id,
@@ -114,6 +115,7 @@ impl Listener {
                     u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
                 self.notes.add(note);
             }
+            self.notes.busy(false);
         }
     }
 

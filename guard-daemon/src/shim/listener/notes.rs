@@ -10,7 +10,10 @@ use std::{
     ffi::OsStr,
     os::unix::ffi::OsStrExt as _,
     path::Path,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     thread::JoinHandle,
     time::{Duration, Instant},
 };
@@ -25,6 +28,8 @@ const WAITING: usize = 16_384;
 /// When a check is made, counted from the call; a call that has not come about by the last has failed.
 const TRIES: [Duration; 3] =
     [Duration::from_millis(5), Duration::from_millis(100), Duration::from_millis(1000)];
+/// How long the note of an agent's last call may take to come.
+const LAST_NOTE: Duration = Duration::from_millis(200);
 /// Ordinary changes that are alike are told together in this time.
 const WINDOW: Duration = Duration::from_secs(1);
 /// Different ordinary changes that are told by name in one window.
@@ -44,6 +49,8 @@ pub(super) struct Note {
 pub(in crate::shim) struct Notes {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// The listener has a call in hand, of which a note may come.
+    busy: AtomicBool,
 }
 
 #[derive(Default)]
@@ -79,7 +86,7 @@ impl Notes {
             .name("notes".to_owned())
             .stack_size(128 << 10)
             .spawn(move || Teller::new(own, view, reports, worktree).run())?;
-        Ok(Self { shared, thread: Mutex::new(Some(thread)) })
+        Ok(Self { shared, thread: Mutex::new(Some(thread)), busy: AtomicBool::new(false) })
     }
 
     /// Never waits, but for the other end to take its hand off the queue.
@@ -95,8 +102,17 @@ impl Notes {
         }
     }
 
+    /// Whether the listener has a call in hand.
+    pub(super) fn busy(&self, busy: bool) {
+        self.busy.store(busy, Ordering::Release);
+    }
+
     /// Tells what there is and ends; the agent has ended.
     pub(in crate::shim) fn finish(&self) {
+        let since = Instant::now();
+        while self.busy.load(Ordering::Acquire) && since.elapsed() < LAST_NOTE {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         self.shared.lock().stop = true;
         self.shared.came.notify_one();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();

@@ -31,6 +31,8 @@ const PATH_LIMIT: usize = 4096;
 #[derive(Debug)]
 pub(in crate::shim) struct View {
     root: OwnedFd,
+    /// The agent's mount namespace. Without it the mounts go with the agent, and paths then lead to what they covered.
+    _mounts: Option<OwnedFd>,
     /// Devices of the file systems that only the agent has, and of those that hold no files.
     private: Vec<u64>,
 }
@@ -54,8 +56,8 @@ pub(super) struct Found {
 const PRIVATE: [&str; 6] = ["/tmp", "/var/tmp", "/dev/shm", "/dev", "/dev/pts", "/proc"];
 
 impl View {
-    pub(in crate::shim) fn new(root: OwnedFd) -> Self {
-        let mut view = Self { root, private: Vec::new() };
+    pub(in crate::shim) fn new(root: OwnedFd, mounts: impl Into<Option<OwnedFd>>) -> Self {
+        let mut view = Self { root, _mounts: mounts.into(), private: Vec::new() };
         view.private = PRIVATE
             .iter()
             .filter_map(|path| {
@@ -276,7 +278,7 @@ mod tests {
 
     fn here() -> (View, u32) {
         let root = rustix::fs::open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).expect("/");
-        (View::new(root), std::process::id())
+        (View::new(root, None), std::process::id())
     }
 
     #[test]
