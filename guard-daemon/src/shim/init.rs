@@ -43,7 +43,7 @@ pub(super) struct Agent {
     pub(super) reads: Option<OwnedFd>,
     pub(super) watched: Watched,
     /// Keeps the agent's mounts together when it has ended: its last acts are still being looked at then.
-    pub(super) mounts: OwnedFd,
+    pub(super) mounts: Option<OwnedFd>,
     /// Root directory of the agent's view.
     pub(super) root: OwnedFd,
     pub(super) worktree: std::path::PathBuf,
@@ -80,8 +80,8 @@ pub(super) fn start(prepared: Prepared<'_>) -> Result<Agent, ShimError> {
     };
     drop(theirs);
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let mounts = rustix::fs::open(format!("/proc/{pid}/ns/mnt"), flags, Mode::empty())
-        .map_err(|error| step("holding the agent's mounts", error))?;
+    // An init that has ended already says why below.
+    let mounts = rustix::fs::open(format!("/proc/{pid}/ns/mnt"), flags, Mode::empty()).ok();
     let packet =
         wire::receive::<FromInit>(&ours).map_err(ShimError::step("hearing the agent's first process"))?;
     let ended = || io::Error::other("it ended before its fence stood");

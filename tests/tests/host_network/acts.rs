@@ -251,7 +251,7 @@ fn listen(at: SocketAddr) -> io::Result<()> {
 }
 
 /// Programs that one `storm` starts.
-pub(crate) const STORM: u64 = 3_000;
+pub(crate) const STORM: u64 = 1_000;
 
 /// Starts [`STORM`] programs, as many at once as there are processors, and counts for itself.
 fn storm() -> io::Result<()> {

@@ -56,8 +56,8 @@ pub(super) struct Found {
 const PRIVATE: [&str; 6] = ["/tmp", "/var/tmp", "/dev/shm", "/dev", "/dev/pts", "/proc"];
 
 impl View {
-    pub(in crate::shim) fn new(root: OwnedFd, mounts: impl Into<Option<OwnedFd>>) -> Self {
-        let mut view = Self { root, _mounts: mounts.into(), private: Vec::new() };
+    pub(in crate::shim) fn new(root: OwnedFd, mounts: Option<OwnedFd>) -> Self {
+        let mut view = Self { root, _mounts: mounts, private: Vec::new() };
         view.private = PRIVATE
             .iter()
             .filter_map(|path| {
