@@ -309,3 +309,52 @@ fn audit() -> Value {
         "required": ["seq", "prev", "hash", "kind"],
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::Value;
+
+    use super::{Format, of};
+    use crate::policy::load;
+    use crate::read::Keys;
+    use crate::request::parse;
+
+    /// `R-60`: the schemas and the reader know the same keys, object by object.
+    #[test]
+    fn schemas_know_the_keys_that_the_reader_takes() {
+        let rule = "/properties/rules/items";
+        let table: [(Format, String, &Keys); 16] = [
+            (Format::Policy, String::new(), &load::POLICY),
+            (Format::Policy, rule.to_owned(), &load::rule::RULE),
+            (Format::Policy, format!("{rule}/properties/constraints"), &load::rule::CONSTRAINTS),
+            (Format::Policy, "/properties/modes/additionalProperties".to_owned(), &load::MODE),
+            (Format::Policy, "/properties/delegation".to_owned(), &load::DELEGATION),
+            (Format::Policy, "/properties/limits".to_owned(), &load::LIMITS),
+            (Format::Policy, "/properties/network".to_owned(), &load::network::POLICY),
+            (
+                Format::Policy,
+                "/properties/network/properties/allow/items/anyOf/1".to_owned(),
+                &load::network::HOLE,
+            ),
+            (Format::Managed, String::new(), &load::MANAGED),
+            (Format::Managed, "/properties/network".to_owned(), &load::network::MANAGED),
+            (Format::Request, String::new(), &parse::REQUEST),
+            (Format::Request, "/properties/action".to_owned(), &parse::ACTION),
+            (Format::Request, "/properties/principal".to_owned(), &parse::PRINCIPAL),
+            (Format::Request, "/properties/delegate".to_owned(), &parse::DELEGATE),
+            (Format::Request, "/properties/override".to_owned(), &parse::OVERRIDE),
+            (Format::Receipt, String::new(), &parse::RECEIPT),
+        ];
+        for (format, path, keys) in table {
+            let schema = of(format);
+            let object = schema.pointer(&path).unwrap_or_else(|| panic!("{path}"));
+            let properties = object["properties"].as_object().unwrap_or_else(|| panic!("{path}"));
+            let told: BTreeSet<&str> = properties.keys().map(String::as_str).collect();
+            let read: BTreeSet<&str> = keys.known.iter().copied().collect();
+            assert_eq!(told, read, "{} {path}", format.as_str());
+            assert_eq!(object["additionalProperties"], Value::Bool(false), "{path}");
+        }
+    }
+}

@@ -2,7 +2,7 @@
 
 mod constraint;
 mod index;
-mod load;
+pub(crate) mod load;
 mod network;
 
 use std::collections::BTreeMap;

@@ -15,7 +15,7 @@ use crate::policy::Autonomy;
 use crate::read::{Keys, Reader};
 use crate::value::{ActPath, Host, Ref};
 
-const REQUEST: Keys = Keys {
+pub(crate) const REQUEST: Keys = Keys {
     what: "a request",
     known: &[
         "id",
@@ -36,31 +36,31 @@ const REQUEST: Keys = Keys {
     aliases: &[],
 };
 
-const PRINCIPAL: Keys = Keys {
+pub(crate) const PRINCIPAL: Keys = Keys {
     what: "a principal",
     known: &["agent", "session", "workspace", "space", "mode"],
     unsupported: &[],
     aliases: &[],
 };
 
-const ACTION: Keys = Keys {
+pub(crate) const ACTION: Keys = Keys {
     what: "an action",
     known: &["classes", "paths", "refs", "hosts", "commands", "port", "proto", "count", "cents"],
     unsupported: &[],
     aliases: &[],
 };
 
-const DELEGATE: Keys = Keys {
+pub(crate) const DELEGATE: Keys = Keys {
     what: "a delegation",
     known: &["to", "chain", "autonomy", "budget"],
     unsupported: &[],
     aliases: &[],
 };
 
-const OVERRIDE: Keys =
+pub(crate) const OVERRIDE: Keys =
     Keys { what: "an override", known: &["by", "justification"], unsupported: &[], aliases: &[] };
 
-const RECEIPT: Keys = Keys {
+pub(crate) const RECEIPT: Keys = Keys {
     what: "a receipt",
     known: &["receipt", "session", "ran", "answer", "results"],
     unsupported: &[],
@@ -71,13 +71,13 @@ const RECEIPT: Keys = Keys {
 const UNITS: [&str; 5] = ["requests", "documents", "bytes", "rate_per_min", "max_concurrent"];
 
 /// What one request takes from a budget.
-const AMOUNTS: Keys =
+pub(crate) const AMOUNTS: Keys =
     Keys { what: "amounts", known: &["documents", "bytes"], unsupported: &[], aliases: &[] };
 
 const SOURCES: [(&str, Source); 3] =
     [("kernel", Source::Kernel), ("parsed", Source::Parsed), ("reported", Source::Reported)];
 
-const SOURCE_KEYS: Keys =
+pub(crate) const SOURCE_KEYS: Keys =
     Keys { what: "sources", known: &["paths", "refs", "hosts", "commands"], unsupported: &[], aliases: &[] };
 
 /// Amounts above this are no amounts of anything; sums over a session stay far from overflow.

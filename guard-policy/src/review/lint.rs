@@ -33,6 +33,8 @@ pub enum Kind {
     ActFreely,
     /// The rule names hosts by name; the kernel sees addresses only.
     HostName,
+    /// A ceiling over a session about connections, which the kernel does not count.
+    KernelCeiling,
 }
 
 /// One warning.
@@ -115,6 +117,11 @@ fn one(rule: &Rule, rules: &[Rule], managed: bool, now: Timestamp, warn: &mut im
         let message =
             "it names hosts by name; the kernel sees addresses, so there it is the addresses that decide";
         warn(Kind::HostName, message.to_owned());
+    }
+    if rule.subject == Subject::Class(ActionClass::NetworkEgress) && rule.constraints.accumulates() {
+        let message =
+            "connections are answered in the kernel, which does not add up a session; the record does";
+        warn(Kind::KernelCeiling, message.to_owned());
     }
     if let Subject::Command(prefix) = &rule.subject {
         let shorter = |other: &Rule| match &other.subject {

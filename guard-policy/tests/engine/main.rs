@@ -10,6 +10,7 @@ mod format;
 mod history;
 mod kernel_table;
 mod levels;
+mod lines;
 mod model;
 mod naive;
 mod properties;

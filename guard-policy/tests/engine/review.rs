@@ -18,11 +18,15 @@ fn kinds(policy: &Policy) -> Vec<(lint::Kind, String)> {
 #[test]
 fn lint_warns_of_rules_that_do_not_do_what_they_seem_to() {
     use lint::Kind::{
-        ActFreely, DeadRule, Expired, HostName, IdleCommand, ManagedAllow, ShadowedDenial, SilentFacet,
-        TextRule,
+        ActFreely, DeadRule, Expired, HostName, IdleCommand, KernelCeiling, ManagedAllow, ShadowedDenial,
+        SilentFacet, TextRule,
     };
     let deny = r#"{"id": "d", "class": "gitPush", "effect": "deny", "constraints": {"refs": ["main"]}}"#;
-    let table: [(&str, &[(lint::Kind, &str)]); 14] = [
+    let table: [(&str, &[(lint::Kind, &str)]); 15] = [
+        (
+            r#"{"id": "a", "class": "networkEgress", "effect": "allow", "constraints": {"max_count": 9}}"#,
+            &[(KernelCeiling, "a")],
+        ),
         (
             r#"{"id": "a", "scope": "space:x", "class": "gitPush", "effect": "allow"}"#,
             &[(ShadowedDenial, "d")],

@@ -1,8 +1,8 @@
 //! Loading the policy and the managed file. Everything that is wrong is reported at once, with its place; what
 //! is documented and judged by no gate yet is refused, so that nobody relies on it.
 
-mod network;
-mod rule;
+pub(crate) mod network;
+pub(crate) mod rule;
 
 use std::collections::BTreeMap;
 
@@ -14,14 +14,14 @@ use crate::read::{Keys, Object, Reader};
 /// Most bytes of an operator's file.
 pub const MAX_FILE_BYTES: usize = 16 << 20;
 
-const POLICY: Keys = Keys {
+pub(crate) const POLICY: Keys = Keys {
     what: "a policy",
     known: &["version", "rules", "modes", "autonomy", "delegation", "network", "limits", "require_mandate"],
     unsupported: &["resources", "checks"],
     aliases: &[],
 };
 
-const MANAGED: Keys = Keys {
+pub(crate) const MANAGED: Keys = Keys {
     what: "a managed policy",
     known: &["version", "rules", "delegation", "network", "limits", "require_mandate"],
     unsupported: &["checks"],
@@ -31,12 +31,13 @@ const MANAGED: Keys = Keys {
 const STORED: Keys =
     Keys { what: "the store", known: &["rules", "autonomy"], unsupported: &[], aliases: &[] };
 
-const MODE: Keys =
+pub(crate) const MODE: Keys =
     Keys { what: "a mode", known: &["rules", "deny_commands"], unsupported: &[], aliases: &[] };
 
-const DELEGATION: Keys = Keys { what: "delegation", known: &["max_depth"], unsupported: &[], aliases: &[] };
+pub(crate) const DELEGATION: Keys =
+    Keys { what: "delegation", known: &["max_depth"], unsupported: &[], aliases: &[] };
 
-const LIMITS: Keys = Keys {
+pub(crate) const LIMITS: Keys = Keys {
     what: "limits",
     known: &["paths", "refs", "hosts", "commands", "string"],
     unsupported: &["segments", "statements"],

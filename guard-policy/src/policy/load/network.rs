@@ -7,17 +7,17 @@ use crate::read::{Keys, Reader};
 use crate::request::parse;
 use crate::value::Network;
 
-const POLICY: Keys =
+pub(crate) const POLICY: Keys =
     Keys { what: "network", known: &["deny", "allow", "resolvers"], unsupported: &[], aliases: &[] };
 
-const MANAGED: Keys = Keys {
+pub(crate) const MANAGED: Keys = Keys {
     what: "network of a managed policy",
     known: &["deny", "allow_holes"],
     unsupported: &[],
     aliases: &[],
 };
 
-const HOLE: Keys =
+pub(crate) const HOLE: Keys =
     Keys { what: "a hole", known: &["cidr", "ports", "proto"], unsupported: &[], aliases: &[] };
 
 /// Reads the part of the policy file.

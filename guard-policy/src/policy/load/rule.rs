@@ -11,7 +11,7 @@ use crate::read::{Keys, Object, Reader};
 use crate::request::parse;
 use crate::value::{HostPattern, PathPattern, RefPattern};
 
-const RULE: Keys = Keys {
+pub(crate) const RULE: Keys = Keys {
     what: "a rule",
     known: &[
         "id",
@@ -31,7 +31,7 @@ const RULE: Keys = Keys {
     aliases: &[("commandPrefix", "command_prefix")],
 };
 
-const CONSTRAINTS: Keys = Keys {
+pub(crate) const CONSTRAINTS: Keys = Keys {
     what: "constraints",
     known: &["paths", "refs", "hosts", "commands", "max_count", "max_cents", "per"],
     unsupported: &[],
