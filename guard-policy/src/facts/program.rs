@@ -286,3 +286,130 @@ fn unversioned(name: &str) -> &str {
     name.trim_end_matches(|character: char| character.is_ascii_digit() || character == '.')
         .trim_end_matches('-')
 }
+
+#[cfg(test)]
+mod tests {
+    use guard_common::ActionClass::{self, EnclosureControl, GitPush, PackageInstall, ProcessSpawn};
+
+    use super::*;
+    use crate::facts::exec;
+
+    /// The ways in which a program was run under another name, each with what it is and what is marked: a name that
+    /// its caller chose never makes it milder, and what cannot be known has no name at all.
+    #[test]
+    fn programs_are_known_by_their_file() {
+        use Mark::{
+            CalledAsAnother, CommandText, Deleted, Interpreter, Loader, Memory, Multicall, Unnamed,
+            UnusualPlace, Wrapper,
+        };
+        let table: &[(&str, &str, &[ActionClass], &[Mark])] = &[
+            ("/usr/bin/git", "git push", &[GitPush], &[]),
+            ("/usr/bin/git", "python3 push", &[GitPush], &[CalledAsAnother]),
+            ("/usr/bin/git", "-git push", &[GitPush], &[]),
+            ("/tmp/git", "git push", &[GitPush], &[UnusualPlace]),
+            ("/usr/../tmp/git", "git push", &[GitPush], &[UnusualPlace]),
+            ("/home/u/bin/docker", "docker ps", &[EnclosureControl], &[UnusualPlace]),
+            ("/tmp/x", "git push", &[], &[CalledAsAnother]),
+            ("/tmp/x", "x push", &[], &[]),
+            ("/usr/bin/git (deleted)", "git push", &[GitPush], &[Deleted]),
+            ("/memfd:git (deleted)", "git push", &[], &[Memory, CalledAsAnother]),
+            ("/proc/self/fd/3", "git push", &[], &[Unnamed, CalledAsAnother]),
+            ("/dev/fd/3", "x", &[], &[Unnamed]),
+            ("/proc/self/exe", "x", &[], &[Unnamed]),
+            ("/proc/12/exe", "x", &[], &[Unnamed]),
+            ("", "git push", &[], &[Unnamed, CalledAsAnother]),
+            ("/proc/self/root/usr/bin/npx", "npx x", &[PackageInstall], &[]),
+            ("/proc/12/root/proc/self/root/usr/bin/npx", "npx x", &[PackageInstall], &[]),
+            ("/proc/self/task/9/root/usr/bin/npx", "npx x", &[PackageInstall], &[]),
+            (
+                "/usr/lib/ld-linux-x86-64.so.2",
+                "/lib64/ld-linux-x86-64.so.2 /usr/bin/git push",
+                &[GitPush],
+                &[Loader],
+            ),
+            (
+                "/usr/lib/ld-linux-x86-64.so.2",
+                "ld.so --preload a.so --argv0 ls /usr/bin/git push",
+                &[GitPush],
+                &[Loader],
+            ),
+            (
+                "/usr/lib/ld-linux-aarch64.so.1",
+                "ld.so --library-path=x /tmp/git push",
+                &[GitPush],
+                &[Loader, UnusualPlace],
+            ),
+            (
+                "/usr/lib/ld-musl-x86_64.so.1",
+                "ld /usr/bin/node /usr/bin/npm ci",
+                &[PackageInstall],
+                &[Loader, Interpreter],
+            ),
+            ("/usr/lib/ld-linux-x86-64.so.2", "ld.so --list /usr/bin/git push", &[GitPush], &[Loader]),
+            ("/usr/lib/ld-linux-x86-64.so.2", "ld.so", &[], &[Loader]),
+            ("/usr/bin/busybox", "busybox chroot /x", &[EnclosureControl], &[Multicall, Wrapper]),
+            ("/usr/bin/busybox", "/bin/chroot /x", &[EnclosureControl], &[Multicall, Wrapper]),
+            ("/usr/bin/busybox", "busybox dpkg -i x", &[PackageInstall], &[Multicall]),
+            ("/usr/bin/busybox", "busybox busybox unshare x", &[EnclosureControl], &[Multicall, Wrapper]),
+            (
+                "/usr/bin/coreutils",
+                "coreutils --coreutils-prog=chroot /x",
+                &[EnclosureControl],
+                &[Multicall, Wrapper],
+            ),
+            ("/usr/bin/busybox", "busybox sh -c x", &[], &[Multicall, Interpreter, CommandText]),
+            ("/usr/bin/dash", "sh -c x", &[], &[Interpreter, CommandText]),
+            ("/usr/bin/bash", "bash -lc x", &[], &[Interpreter, CommandText]),
+            (
+                "/usr/bin/bash",
+                "bash -eo pipefail ./npm install",
+                &[PackageInstall],
+                &[Interpreter, UnusualPlace],
+            ),
+            ("/usr/bin/bash", "bash /usr/bin/npm install", &[PackageInstall], &[Interpreter]),
+            ("/usr/bin/python3.11", "python3 -Im pip install x", &[PackageInstall], &[Interpreter]),
+            ("/usr/bin/python3.11", "python3 -mpip install x", &[PackageInstall], &[Interpreter]),
+            (
+                "/usr/bin/python3.11",
+                "python3 -W ignore -X dev -m pip install x",
+                &[PackageInstall],
+                &[Interpreter],
+            ),
+            ("/usr/bin/python3.11", "python3 -Wignore -m pip install x", &[PackageInstall], &[Interpreter]),
+            ("/usr/bin/python3.11", "python3 - pip install", &[], &[Interpreter, CommandText]),
+            ("/usr/bin/node", "node --require=x /usr/bin/npm ci", &[PackageInstall], &[Interpreter]),
+            ("/usr/bin/node", "node -e x", &[], &[Interpreter, CommandText]),
+            ("/usr/bin/corepack", "corepack yarn@4 add x", &[PackageInstall], &[]),
+            ("/usr/bin/bun", "bun add x", &[PackageInstall], &[]),
+            // What starts another program is not looked through: that one's exec is judged.
+            ("/usr/bin/env", "env A=b git push", &[], &[Wrapper]),
+            ("/usr/bin/timeout", "timeout 5 git push", &[], &[Wrapper]),
+            ("/usr/bin/nsenter", "nsenter -t 1 git push", &[EnclosureControl], &[Wrapper]),
+        ];
+        for (exe, command, classes, marks) in table {
+            let argv: Vec<String> = command.split(' ').map(str::to_owned).collect();
+            let mut facts = exec(exe.as_ref(), &argv, false);
+            facts.action.classes.retain(|class| *class != ProcessSpawn);
+            assert_eq!(&facts.action.classes, classes, "{exe}: {command}");
+            let mut wanted = marks.to_vec();
+            wanted.sort_unstable();
+            assert_eq!(facts.marks, wanted, "{exe}: {command}");
+        }
+        let deep: Vec<String> =
+            std::iter::repeat_n("busybox", 20).chain(["chroot"]).map(str::to_owned).collect();
+        assert!(exec("/usr/bin/busybox".as_ref(), &deep, false).marks.contains(&Unnamed));
+    }
+
+    /// Every wrapper's own example starts the command that it names, options and all.
+    #[test]
+    fn wrappers_are_looked_through_in_texts() {
+        for wrapper in tables::WRAPPERS {
+            let facts = crate::facts::shell::read(wrapper.example).expect(wrapper.example);
+            assert!(facts.action.classes.contains(&GitPush), "{}", wrapper.example);
+            assert!(facts.marks.contains(&Mark::Wrapper), "{}", wrapper.example);
+            let program = base(wrapper.example.split(' ').next().expect("a program"));
+            assert!(wrapper.names.split(' ').any(|name| name == program), "{}", wrapper.example);
+            assert!(wrapper.reason.len() > 3);
+        }
+    }
+}

@@ -188,24 +188,37 @@ impl Sense<'_> {
             return self.shell(arguments, depth);
         }
         if let Some(wrapper) = tables::wrapper(name, arguments) {
-            match inside(wrapper, name, arguments) {
-                Some(Inside::Words(mut words)) => {
-                    if name == "xargs" || name == "parallel" {
-                        words.push(Word::Unknown);
-                    }
-                    let assigned = words.iter().take_while(|word| is_assignment(word)).count();
-                    let sets_git = words[..assigned]
-                        .iter()
-                        .filter_map(Word::known)
-                        .any(|text| text.starts_with("GIT_") || text.starts_with("HOME="));
-                    if assigned < words.len() {
-                        self.words(&words[assigned..], redirected || sets_git, depth + 1)?;
-                    }
-                }
-                Some(Inside::Text(text)) => self.text(&text, depth + 1)?,
-                Some(Inside::Unknown) => self.marks.push(Mark::UnknownProgram),
-                None => {}
+            for reading in inside(wrapper, name, arguments) {
+                self.wrapped(reading, name, redirected, depth)?;
             }
+        }
+        Ok(())
+    }
+
+    /// What a wrapper of this name starts.
+    fn wrapped(
+        &mut self,
+        reading: Inside,
+        name: &str,
+        redirected: bool,
+        depth: usize,
+    ) -> Result<(), ShellError> {
+        match reading {
+            Inside::Words(mut words) => {
+                if name == "xargs" || name == "parallel" {
+                    words.push(Word::Unknown);
+                }
+                let assigned = words.iter().take_while(|word| is_assignment(word)).count();
+                let sets_git = words[..assigned]
+                    .iter()
+                    .filter_map(Word::known)
+                    .any(|text| text.starts_with("GIT_") || text.starts_with("HOME="));
+                if assigned < words.len() {
+                    self.words(&words[assigned..], redirected || sets_git, depth + 1)?;
+                }
+            }
+            Inside::Text(text) => self.text(&text, depth + 1)?,
+            Inside::Unknown => self.marks.push(Mark::UnknownProgram),
         }
         Ok(())
     }
@@ -388,20 +401,47 @@ enum Inside {
     Unknown,
 }
 
-fn inside(wrapper: &tables::Wrapper, name: &str, arguments: &[Word]) -> Option<Inside> {
-    let lists = |list: &str, option: &str| list.split(' ').any(|listed| listed == option);
+/// Most ways in which one wrapper's words are read.
+const MAX_READINGS: usize = 8;
+
+/// What a wrapper may start. Where it is not known whether an option takes the next word, both readings count.
+fn inside(wrapper: &tables::Wrapper, name: &str, arguments: &[Word]) -> Vec<Inside> {
     let mut at = 0;
     if !wrapper.verb.is_empty() {
         // The verb's last word; options may stand before it.
         let last = |verb: &str| verb.split(' ').next_back().map(str::to_owned).unwrap_or_default();
         let verbs: Vec<String> = wrapper.verb.split(", ").map(last).collect();
-        at = arguments.iter().position(|word| verbs.iter().any(|verb| word.is(verb)))? + 1;
+        match arguments.iter().position(|word| verbs.iter().any(|verb| word.is(verb))) {
+            Some(verb) => at = verb + 1,
+            None => return vec![Inside::Unknown],
+        }
     }
+    let mut readings = Vec::new();
+    let mut starts = vec![at];
+    while let Some(start) = starts.pop()
+        && readings.len() < MAX_READINGS
+    {
+        readings.extend(reading(wrapper, name, arguments, start, &mut starts));
+    }
+    readings
+}
+
+/// What it starts, its own options read from `at` on; where another reading would go on is added to `others`.
+fn reading(
+    wrapper: &tables::Wrapper,
+    name: &str,
+    arguments: &[Word],
+    mut at: usize,
+    others: &mut Vec<usize>,
+) -> Option<Inside> {
+    let lists = |list: &str, option: &str| list.split(' ').any(|listed| listed == option);
     let mut operands = wrapper.operands;
+    let mut may_take = false;
     while let Some(word) = arguments.get(at) {
         let Some(text) = word.known() else { return Some(Inside::Unknown) };
         if text == "--" {
             at += 1;
+            may_take = false;
             if operands == 0 {
                 break;
             }
@@ -419,19 +459,31 @@ fn inside(wrapper: &tables::Wrapper, name: &str, arguments: &[Word]) -> Option<I
                     _ => Inside::Unknown,
                 });
             }
-            at += if attached.is_none() && lists(wrapper.values, option) { 2 } else { 1 };
+            let takes = if attached.is_some() {
+                0
+            } else if lists(wrapper.values, &format!("{option}=2")) {
+                2
+            } else {
+                usize::from(lists(wrapper.values, option))
+            };
+            may_take = takes == 0 && attached.is_none();
+            at += 1 + takes;
             continue;
         }
+        if may_take {
+            others.push(at + 1);
+            may_take = false;
+        }
+        // `su a -c text`: options may come after the operand.
         if operands > 0 && !is_assignment(word) {
             operands -= 1;
             at += 1;
-            // `su a -c text`: the text may come after the operand.
             continue;
         }
         break;
     }
     let words = arguments.get(at..).unwrap_or_default().to_vec();
-    // `watch` and `ssh` give their operands to a shell as one text.
+    // These give one word to a shell as a text.
     if ["watch", "parallel"].contains(&name) && words.len() == 1 {
         return words.first().and_then(Word::known).map(|text| Inside::Text(text.to_owned()));
     }

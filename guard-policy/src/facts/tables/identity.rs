@@ -30,7 +30,7 @@ pub(in crate::facts) const INTERPRETERS: &[Interpreter] = &[
 /// A program that starts the program which its operands name.
 pub(in crate::facts) struct Wrapper {
     pub(in crate::facts) names: &'static str,
-    /// Options that take the next word.
+    /// Options that take the next word, or with `=2` the next two.
     pub(in crate::facts) values: &'static str,
     /// Operands before the command.
     pub(in crate::facts) operands: usize,
@@ -72,7 +72,7 @@ pub(in crate::facts) const WRAPPERS: &[Wrapper] = &[
     wrapper("nohup setsid disown setarch linux64 linux32 i386 x86_64 catchsegv unbuffer rlwrap chronic ts torsocks torify proxychains proxychains4 xvfb-run dbus-run-session dbus-launch fakeroot eatmydata faketime firejail ltrace", "", 0, "-a -e -f -i -l -s -w -n -o -p -u -b -d -S -H -C", "", "around it", "nohup git push"),
     wrapper("stdbuf", "", 0, "-i -o -e --input --output --error", "", "with other buffers", "stdbuf -oL git push"),
     wrapper("strace", "", 0, "-e -o -p -s -u -E -a -b -I -O -P -S -U -X", "", "watched", "strace -f -o x git push"),
-    wrapper("time", "", 0, "-f -o --format --output", "", "measured", "time -p git push"),
+    wrapper("time", "", 0, "-f -o --format --output", "", "measured", "/usr/bin/time -p git push"),
     wrapper("perf", "stat", 0, "-e -o -r -x", "", "measured", "perf stat -e x git push"),
     wrapper("valgrind gdb heaptrack hyperfine", "", 0, "-x -ex -p -w -r --tool --warmup --runs", "", "examined", "valgrind --tool x git push"),
     wrapper("flock", "", 1, "-w -E --timeout --wait --conflict-exit-code", "-c --command", "with a lock", "flock -w 1 x git push"),
@@ -83,7 +83,7 @@ pub(in crate::facts) const WRAPPERS: &[Wrapper] = &[
     wrapper("unshare", "", 0, "-S -G -R -w --setuid --setgid --root --wd --map-user --map-group --propagation --setgroups --kill-child", "", "in other namespaces", "unshare -r git push"),
     wrapper("nsenter", "", 0, "-t -S -G -W --target --setuid --setgid --wdns", "", "in other namespaces", "nsenter -t 1 -m git push"),
     wrapper("systemd-run systemd-inhibit", "", 0, "-p -u -M -H -E -G -t --unit --property --setenv --uid --gid --slice --machine --host --what --who --why --mode --working-directory", "", "by the service manager", "systemd-run -p A=b git push"),
-    wrapper("systemd-nspawn bwrap nsjail", "", 0, "-D -M -u --directory --machine --user --bind --ro-bind --dev-bind --tmpfs --setenv --chdir", "", "in an enclosure", "bwrap --dev-bind / / git push"),
+    wrapper("systemd-nspawn bwrap nsjail", "", 0, "-D -M -u --directory --machine --user --bind=2 --ro-bind=2 --dev-bind=2 --symlink=2 --setenv=2 --tmpfs --proc --dev --dir --chdir --unsetenv --hostname --uid --gid --cap-add --cap-drop", "", "in an enclosure", "bwrap --dev-bind / / git push"),
     wrapper("start-stop-daemon daemonize", "", 0, "-a -x -u -p -e -o -c -d --exec --startas --user --pidfile", "", "in the background", "daemonize git push"),
     wrapper("command builtin exec noglob nocorrect coproc then", "", 0, "-a", "", "by the shell", "exec -a x git push"),
     wrapper("poetry pipenv pdm rye hatch uv conda mamba micromamba", "run", 0, "-n -p --name --prefix --project --directory --env-file --with --extra --group -C --python", "", "with a project's environment", "poetry run git push"),
@@ -91,7 +91,8 @@ pub(in crate::facts) const WRAPPERS: &[Wrapper] = &[
     wrapper("direnv", "exec", 1, "", "", "with a directory's environment", "direnv exec . git push"),
     wrapper("mise asdf volta rtx", "exec, run, x", 0, "-C --cd", "", "with a tool's environment", "mise exec -- git push"),
     wrapper("rustup", "run", 1, "", "", "with a toolchain", "rustup run nightly git push"),
-    wrapper("nix nix-shell", "develop, shell", 0, "-c --command --run -p", "--run --command", "with an environment", "nix shell -c git push"),
+    wrapper("nix", "shell -c, shell --command, develop -c, develop --command", 0, "", "", "with an environment", "nix shell x -c git push"),
+    wrapper("nix-shell", "", 1, "-p -E -A -I --packages --attr --expr", "--run --command", "with an environment", "nix-shell --run git\\ push"),
     wrapper("git", "bisect run", 0, "", "", "for each step", "git bisect run git push"),
     wrapper("guardctl", "run, mcp", 0, "--agent --workspace --space --mode --mandate --purpose --worktree --profile --rw --ro --hide --env --socket", "", "as an agent", "guardctl run --agent a -- git push"),
 ];
