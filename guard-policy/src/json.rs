@@ -35,12 +35,13 @@ impl At {
     }
 }
 
-/// Counts lines and columns; places that come in the order of the text cost one pass through it.
+/// Counts lines and columns; places that come in the order of the text cost one pass through it, however long its
+/// lines are.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ruler {
     offset: usize,
     lines: usize,
-    line_start: usize,
+    characters: usize,
 }
 
 impl Ruler {
@@ -49,16 +50,18 @@ impl Ruler {
         if end < self.offset {
             *self = Self::default();
         }
-        for (index, byte) in input[self.offset..end].iter().enumerate() {
+        for byte in &input[self.offset..end] {
             if *byte == b'\n' {
                 self.lines += 1;
-                self.line_start = self.offset + index + 1;
+                self.characters = 0;
+            } else {
+                // The later bytes of a character start none.
+                self.characters += usize::from(*byte & 0xc0 != 0x80);
             }
         }
         self.offset = end;
-        let characters = input[self.line_start..end].iter().filter(|byte| **byte & 0xc0 != 0x80).count();
         let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX).saturating_add(1);
-        Position { line: number(self.lines), column: number(characters) }
+        Position { line: number(self.lines), column: number(self.characters) }
     }
 }
 
