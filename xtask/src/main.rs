@@ -21,7 +21,7 @@ enum Task {
     /// Build the BPF programs, then everything else; the daemon embeds the programs
     Build(bpf::Arguments),
     /// Measure what guard costs, against bare and against a peer; needs root and a quiet machine
-    Bench,
+    Bench(bench::Arguments),
     /// Show what guard does to an agent that does as it likes; needs root
     Demo,
     /// Run the tests; installs what they need
@@ -37,7 +37,7 @@ enum Task {
 fn main() -> Result<()> {
     match Task::parse() {
         Task::Setup(arguments) => setup::run(&arguments),
-        Task::Bench => bench::run(),
+        Task::Bench(arguments) => bench::run(&arguments),
         Task::Build(arguments) => bpf::run(&arguments),
         Task::Demo => demo::run(),
         Task::Test(arguments) => test::run(&arguments),
