@@ -176,10 +176,10 @@ impl<'p> Candidate<'p> {
             Reverse(prefix),
             self.rule.constraints.is_empty(),
             Reverse(self.effect()),
-            // Of two denials the one that nobody can lift counts (`C-094`).
-            Reverse(self.rule.level == Level::Strict),
             // Of two questions the one that a deny rule made is the firmer: it survives the dial (`R-19`).
             Reverse(self.rule.effect == Effect::Deny),
+            // Of two denials the one that nobody can lift counts (`C-094`).
+            Reverse(self.rule.level == Level::Strict),
             self.unknown.is_some(),
             &self.rule.id,
         )

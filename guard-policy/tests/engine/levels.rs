@@ -72,6 +72,16 @@ fn a_strict_denial_beside_a_soft_one_stays() {
     }
 }
 
+/// `R-19`: a question that a soft denial made is firmer than one that a strict allowance made; it survives the dial.
+#[test]
+fn an_unclear_soft_denial_survives_the_dial() {
+    let deny = r#"{"id": "d", "class": "gitPush", "effect": "deny", "level": "soft", "constraints": {"hosts": ["example.org"]}}"#;
+    let allow = r#"{"id": "a", "class": "gitPush", "effect": "allow", "constraints": {"max_cents": 5}}"#;
+    let policy = load(&format!(r#"{{"rules": [{deny}, {allow}], "autonomy": {{"x": "actFreely"}}}}"#));
+    let request = r#"{"principal": {"space": "x"}, "action": {"classes": ["gitPush"]}}"#;
+    assert_eq!(told(&ask(&mut Sessions::default(), &policy, request)), ("defer_for_approval", "d"));
+}
+
 /// In the managed file `soft` counts as strict.
 #[test]
 fn nobody_lifts_what_the_managed_file_denies() {
