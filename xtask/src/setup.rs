@@ -12,6 +12,8 @@ use crate::bpf;
 pub(crate) enum Need {
     /// Build the BPF programs
     Bpf,
+    /// Programs that words are held against
+    Pure,
     /// Real programs as agents, network namespaces
     Host,
     /// Boot kernels
@@ -31,8 +33,13 @@ pub(crate) struct Arguments {
 }
 
 /// A program that must be there, and the Debian package that has it.
-const HOST: [(&str, &str); 8] = [
+const PURE: [(&str, &str); 2] = [("git", "git"), ("bash", "bash")];
+
+/// The same for agents and their work.
+const HOST: [(&str, &str); 11] = [
+    ("busybox", "busybox-static"),
     ("curl", "curl"),
+    ("ed", "ed"),
     ("git", "git"),
     ("ip", "iproute2"),
     ("python3", "python3"),
@@ -40,6 +47,7 @@ const HOST: [(&str, &str); 8] = [
     ("node", "nodejs"),
     ("npm", "npm"),
     ("setfattr", "attr"),
+    ("vim", "vim"),
 ];
 
 /// Packages that have no program of their own to look for, by a file that they bring.
@@ -74,6 +82,7 @@ pub(crate) fn ensure(need: Need) -> Result<()> {
     };
     match need {
         Need::Bpf => bpf_packages().and_then(|packages| install(&packages)),
+        Need::Pure => install(&programs(&PURE)),
         Need::Host => {
             let mut packages = programs(&HOST);
             let files = HOST_FILES.iter().filter(|(file, _)| !Path::new(file).exists());

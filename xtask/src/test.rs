@@ -102,7 +102,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 fn tier_outcome(tier: Tier, arguments: &Arguments) -> Result<Outcome> {
     let root = std::fs::metadata("/proc/self").context("/proc is not mounted")?.uid() == 0;
     match tier {
-        Tier::Pure => cargo_tests(tier, arguments.filter.as_deref()).map(Outcome::Ran),
+        Tier::Pure => {
+            setup::ensure(Need::Pure)?;
+            cargo_tests(tier, arguments.filter.as_deref()).map(Outcome::Ran)
+        }
         Tier::Host | Tier::Vm if !root => Ok(Outcome::Unavailable("it needs root".to_owned())),
         Tier::Host => {
             build()?;
