@@ -56,7 +56,7 @@ pub struct Story {
     pub stopped: u64,
     /// Acts that policy wanted a person's yes for and that nothing could hold.
     pub unasked: u64,
-    /// Events that a full buffer dropped.
+    /// Events that full buffers dropped while it ran, whoever they were of.
     pub lost: u64,
     pub steps: Vec<Step>,
 }

@@ -107,12 +107,33 @@ fn show(socket: &Path, from: &From, id: &str, json: bool) -> Result<ExitCode, Cl
             format!("no session or agent `{id}` is in the record; `guardctl session list` lists them");
         return Err(CliError::refused("no_such_session", message));
     }
+    count_losses(socket, from, &mut story)?;
     if json {
         print(json!(story));
     } else {
         print(told(&story).trim_end());
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A full buffer does not know whose events it dropped, so every loss while the session ran may be one of its own.
+fn count_losses(socket: &Path, from: &From, story: &mut Story) -> Result<(), CliError> {
+    let nanoseconds = |at: jiff::Timestamp| u64::try_from(at.as_nanosecond()).unwrap_or(0);
+    let since = story.runs.iter().filter_map(|run| run.started).min();
+    let ended = story.runs.iter().map(|run| run.ended).collect::<Option<Vec<_>>>();
+    let until = ended.and_then(|ended| ended.into_iter().max());
+    let filter = v1::AuditFilter {
+        kinds: vec!["loss".to_owned()],
+        since_ns: since.map_or(0, nanoseconds),
+        // It is recorded within a second of the loss.
+        until_ns: until.map_or(0, |at| nanoseconds(at) + 1_000_000_000),
+        ..Default::default()
+    };
+    story.lost = 0;
+    from.read(socket, everything(filter), |line| {
+        story.lost += Record::read(line).map_or(0, |record| record.acts());
+        true
+    })
 }
 
 /// The story for people.
@@ -133,7 +154,11 @@ fn told(story: &Story) -> String {
         story.acts, story.stopped, story.unasked
     );
     if story.lost > 0 {
-        let _ = writeln!(text, "{} events were lost in full buffers; what follows is not all", story.lost);
+        let _ = writeln!(
+            text,
+            "{} events of this host were lost in full buffers meanwhile; what follows may not be all",
+            story.lost
+        );
     }
     for (class, effects) in &story.classes {
         let effects: Vec<String> =
