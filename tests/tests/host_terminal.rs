@@ -144,25 +144,31 @@ fn a_pipe_beside_the_terminal_stays_a_pipe() {
     terminal.wait_for("\r\npiped out");
 }
 
-/// A command in the background does not touch the terminal, and a caller whose terminal goes takes its command along.
+/// A command in the background does not touch the terminal, and a caller whose terminal goes takes its command along,
+/// also where the shell does not tell it.
 #[test]
 fn a_background_job_leaves_the_terminal_alone_and_a_hangup_ends_it() {
     if !host_tier() {
         return;
     }
-    let house = House::new();
-    let mut terminal = shell(&house);
-    let file = house.worktree().join("ended");
-    let script =
-        format!("trap 'echo hup > {}; exit' HUP; echo in background; sleep 100 & wait", file.display());
-    terminal.keys(&format!("{} &\r", line(&house.script(&script).command())));
-    terminal.wait_for("in background");
-    terminal.keys("echo still $((40 + 2))\r");
-    terminal.wait_for("still 42");
-    terminal.hang_up();
-    let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
-    while !file.exists() {
-        assert!(std::time::Instant::now() < until, "the command did not hear the hangup");
-        std::thread::sleep(std::time::Duration::from_millis(10));
+    for shell_says in ["true", "disown -h"] {
+        let house = House::new();
+        let mut terminal = shell(&house);
+        let file = house.worktree().join("ended");
+        let script =
+            format!("trap 'echo hup > {}; exit' HUP; echo in background; sleep 100 & wait", file.display());
+        terminal.keys(&format!("{} &\r", line(&house.script(&script).command())));
+        terminal.wait_for("in background");
+        terminal.keys(&format!("{shell_says}; echo still $((40 + 2))\r"));
+        terminal.wait_for("still 42");
+        terminal.hang_up();
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while !file.exists() {
+            assert!(
+                std::time::Instant::now() < until,
+                "the command did not hear the hangup after `{shell_says}`"
+            );
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
     }
 }

@@ -154,6 +154,11 @@ impl Relay {
             });
             let keys = (self.raw.is_some() && self.pending.is_empty() && self.master.is_some())
                 .then(|| add(stdin.as_fd(), PollFlags::IN));
+            // Asked for nothing, poll still says when a terminal has gone.
+            let terminal = self
+                .shown
+                .filter(|_| self.master.is_some())
+                .map(|shown| add(standard(shown), PollFlags::empty()));
             match poll(&mut ready, None) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(ClientError::Step { step: "waiting", source: error.into() }),
@@ -172,6 +177,14 @@ impl Relay {
             }
             if came(master).intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
                 self.show()?;
+            }
+            if came(terminal).contains(PollFlags::HUP) {
+                // A shell that ends with its terminal may do so before it passes the hangup on. The agent's terminal
+                // goes where this one went.
+                self.raw = None;
+                self.master = None;
+                self.signal(libc::SIGHUP);
+                self.signal(libc::SIGCONT);
             }
             if !came(connection).is_empty() {
                 connected = self.hear(&mut status)?;
@@ -232,10 +245,8 @@ impl Relay {
 
     fn resize(&self) {
         if let (Some(master), Some(shown)) = (&self.master, self.shown) {
-            // SAFETY: a standard descriptor, open as long as this process.
-            let shown = unsafe { BorrowedFd::borrow_raw(shown) };
             // A terminal that has gone has no size to pass on.
-            let _ = terminal::copy_size(shown, master);
+            let _ = terminal::copy_size(standard(shown), master);
         }
     }
 
@@ -314,6 +325,11 @@ impl Relay {
         };
         shown.map_err(ClientError::step("writing to the terminal"))
     }
+}
+
+fn standard(descriptor: i32) -> BorrowedFd<'static> {
+    // SAFETY: a standard descriptor, open as long as this process.
+    unsafe { BorrowedFd::borrow_raw(descriptor) }
 }
 
 /// Only standard input is a terminal: it is open for writing as well, as terminals are.
