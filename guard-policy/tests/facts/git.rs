@@ -175,6 +175,11 @@ fn words_name_what_git_changes() {
     for (branch, command, wanted, known) in table {
         let arguments: Vec<&str> = command.split(' ').collect();
         let (changed, done) = bench.changes(branch, &[], &arguments);
+        // git before 2.46 knows one of these options not.
+        if command.contains("--branches") && !done {
+            assert_eq!(said(&arguments), (true, None), "{command}");
+            continue;
+        }
         if *wanted == ["*"] {
             assert!(changed.len() > 1 && done, "{command} changes many: {changed:?}");
         } else {
