@@ -94,18 +94,29 @@ pub(crate) fn start_true(cgroup: &Cgroup) -> io::Result<()> {
     let environment = [std::ptr::null()];
     // SAFETY: both children make system calls on memory that exists already, and leave by execve or _exit.
     let Some(pid) = (unsafe { clone(Some(cgroup)) })? else {
-        // SAFETY: as above; the pointers are to strings and arrays that end with null.
+        // SAFETY: as above; the pointers are to strings and arrays that end with null. Not fork(3): it takes locks of libc's
+        // that another thread of the process this one was copied from may have held, and nobody here would let them go.
         unsafe {
-            let grandchild = libc::fork();
-            if grandchild == 0 {
-                libc::execve(path, argv.as_ptr(), environment.as_ptr());
-                libc::_exit(127);
-            }
             let mut status = 127 << 8;
-            libc::waitpid(grandchild, &raw mut status, 0);
+            match clone(None) {
+                Ok(None) => {
+                    libc::execve(path, argv.as_ptr(), environment.as_ptr());
+                    libc::_exit(127);
+                }
+                Ok(Some(grandchild)) => {
+                    libc::waitpid(grandchild.as_raw_pid(), &raw mut status, 0);
+                }
+                Err(_) => {}
+            }
             libc::_exit(libc::WEXITSTATUS(status));
         }
     };
+    let child = pidfd_open(pid, PidfdFlags::empty())?;
+    if poll(&mut [PollFd::new(&child, PollFlags::IN)], Some(&LIMIT))? == 0 {
+        pidfd_send_signal(&child, Signal::KILL)?;
+        let _ = waitpid(Some(pid), WaitOptions::empty());
+        return Err(io::ErrorKind::TimedOut.into());
+    }
     match waitpid(Some(pid), WaitOptions::empty())? {
         Some((_, status)) if status.exit_status() == Some(0) => Ok(()),
         other => Err(io::Error::other(format!("/bin/true ended with {other:?}"))),
