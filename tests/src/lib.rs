@@ -2,6 +2,7 @@
 //!
 //! Nothing leaves the machine: every address that an agent tries exists only in a network namespace that [`world::World`] makes.
 
+pub mod approver;
 pub mod attack;
 pub mod desk;
 pub mod fence;

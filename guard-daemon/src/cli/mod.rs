@@ -8,6 +8,7 @@ use std::{path::PathBuf, process::ExitCode};
 use clap::{Parser, Subcommand};
 
 mod agents;
+mod approvals;
 mod audit;
 mod connection;
 mod coverage;
@@ -73,9 +74,9 @@ enum Command {
     /// Rules that are kept beside the policy file, and in force at once
     #[command(subcommand)]
     Rules(rules::Rules),
-    /// Answers that are remembered for a while
+    /// Acts that wait for a yes, and answers that are remembered for a while
     #[command(subcommand)]
-    Approvals(rules::Approvals),
+    Approvals(approvals::Approvals),
     /// How freely agents act in a space
     #[command(subcommand)]
     Autonomy(rules::Autonomy),

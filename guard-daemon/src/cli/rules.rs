@@ -1,4 +1,4 @@
-//! `rules`, `approvals`, `autonomy`, `delegate`: what people change while the daemon runs.
+//! `rules`, `autonomy`, `delegate`: what people change while the daemon runs.
 
 use std::{
     path::{Path, PathBuf},
@@ -29,44 +29,6 @@ pub(super) enum Rules {
 }
 
 #[derive(Debug, clap::Subcommand)]
-pub(super) enum Approvals {
-    /// The answers that are remembered, each with its end
-    List,
-    /// Remember a yes for a while
-    Grant(Grant),
-    /// End one before its time
-    Revoke {
-        /// Its name
-        id: String,
-    },
-}
-
-#[derive(Debug, clap::Args)]
-pub(super) struct Grant {
-    /// Class that is approved
-    #[arg(long)]
-    class: String,
-    /// File of the act; in the worktree its directory is approved
-    #[arg(long, value_name = "PATH")]
-    path: Vec<String>,
-    /// Ref of the act; `feature/login` approves `feature/**`
-    #[arg(long = "ref", value_name = "REF")]
-    reference: Vec<String>,
-    /// Host of the act
-    #[arg(long, value_name = "HOST")]
-    host: Vec<String>,
-    /// Where it holds: space:ID, agent:ID or workspace:ID
-    #[arg(long)]
-    scope: String,
-    /// How long, such as 4h; at most 30 days
-    #[arg(long, value_parser = seconds, value_name = "TIME")]
-    ttl: u64,
-    /// Only show the rule that would be written
-    #[arg(long)]
-    preview: bool,
-}
-
-#[derive(Debug, clap::Subcommand)]
 pub(super) enum Autonomy {
     /// The dial of each space that has one
     Show,
@@ -89,7 +51,7 @@ pub(super) struct Delegate {
     scope: Scope,
 }
 
-fn seconds(text: &str) -> Result<u64, String> {
+pub(super) fn seconds(text: &str) -> Result<u64, String> {
     let span: jiff::SignedDuration = text.parse().map_err(|error: jiff::Error| error.to_string())?;
     u64::try_from(span.as_secs()).map_err(|_| "a time to come is positive".to_owned())
 }
@@ -103,11 +65,11 @@ fn list(socket: &Path) -> Result<Value, CliError> {
     Ok(found)
 }
 
-fn parsed(bytes: &[u8]) -> Result<Value, CliError> {
+pub(super) fn parsed(bytes: &[u8]) -> Result<Value, CliError> {
     serde_json::from_slice(bytes).map_err(|error| CliError::refused("answer_unreadable", error.to_string()))
 }
 
-fn change(socket: &Path, change: Change, json: bool) -> Result<ExitCode, CliError> {
+pub(super) fn change(socket: &Path, change: Change, json: bool) -> Result<ExitCode, CliError> {
     let request = v1::ChangeRulesRequest { change: Some(change) };
     let response =
         talk(
@@ -132,7 +94,7 @@ fn change(socket: &Path, change: Change, json: bool) -> Result<ExitCode, CliErro
     Ok(ExitCode::SUCCESS)
 }
 
-fn show(socket: &Path, json: bool, wanted: impl Fn(&Value) -> bool) -> Result<ExitCode, CliError> {
+pub(super) fn show(socket: &Path, json: bool, wanted: impl Fn(&Value) -> bool) -> Result<ExitCode, CliError> {
     let found = list(socket)?;
     for entry in found["rules"].as_array().into_iter().flatten().filter(|entry| wanted(&entry["rule"])) {
         if json {
@@ -157,34 +119,6 @@ impl Rules {
             Self::List => show(socket, json, |_| true),
             Self::Add { file } => change(socket, Change::Add(contents(&file)?.1), json),
             Self::Remove { id } => change(socket, Change::Remove(id), json),
-        }
-    }
-}
-
-impl Approvals {
-    pub(super) fn run(self, socket: &Path, json: bool) -> Result<ExitCode, CliError> {
-        match self {
-            Self::List => show(socket, json, |rule| rule["provenance"] == "remembered"),
-            Self::Grant(grant) => change(socket, Change::Grant(grant.message()), json),
-            Self::Revoke { id } => change(socket, Change::Remove(id), json),
-        }
-    }
-}
-
-impl Grant {
-    fn message(self) -> v1::Grant {
-        let mut action = json!({"classes": [self.class]});
-        for (key, list) in [("paths", &self.path), ("refs", &self.reference), ("hosts", &self.host)] {
-            if !list.is_empty() {
-                action[key] = json!(list);
-            }
-        }
-        v1::Grant {
-            request: json!({"action": action}).to_string().into_bytes(),
-            class: self.class,
-            scope: self.scope,
-            ttl_seconds: self.ttl,
-            preview: self.preview,
         }
     }
 }

@@ -97,6 +97,13 @@ impl Line {
         }
     }
 
+    /// Tells guardd what becomes of an act that waits; it asks again when it hears nothing.
+    pub fn verdict(&self, verdict: v1::Verdict) {
+        if let Some((_, down)) = &self.lock().down {
+            let _ = down.try_send(Ok(to_daemon(to_daemon::Message::Verdict(verdict))));
+        }
+    }
+
     /// Sends a snapshot; without a guardd the next one to attach gets the then current one.
     pub async fn snapshot(&self, snapshot: v1::Snapshot) {
         let down = self.lock().down.clone();
@@ -181,6 +188,12 @@ async fn serve(core: &Arc<Core>, mut up: Streaming<v1::FromDaemon>) {
                 tokio::task::block_in_place(|| core.observe(observations));
             }
             Some(from_daemon::Message::InForce(in_force)) => core.in_force(in_force.generation),
+            Some(from_daemon::Message::Ask(ask)) => {
+                let verdict = tokio::task::block_in_place(|| core.approvals.asked(core, ask));
+                if let Some(verdict) = verdict {
+                    core.line.verdict(verdict);
+                }
+            }
             None => {}
         }
     }

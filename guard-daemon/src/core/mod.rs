@@ -19,8 +19,8 @@ use std::{
 use arc_swap::{ArcSwap, ArcSwapOption};
 use guard_policy::{Context, Request, Sessions, request::Line};
 use guard_proto::v1::{
-    self, agents_server::AgentsServer, host_server::HostServer, link_server::LinkServer,
-    policy_server::PolicyServer, rules_server::RulesServer,
+    self, agents_server::AgentsServer, approvals_server::ApprovalsServer, host_server::HostServer,
+    link_server::LinkServer, policy_server::PolicyServer, rules_server::RulesServer,
 };
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
@@ -36,6 +36,7 @@ use crate::{
     settings::{Options, Settings},
 };
 
+pub mod approvals;
 pub mod database;
 pub mod link;
 pub mod peer;
@@ -62,6 +63,7 @@ pub struct Core {
     pub audit: Audit,
     pub registry: registry::Registry,
     pub line: link::Line,
+    pub approvals: approvals::Approvals,
     sessions: std::sync::Mutex<Sessions>,
     hello: ArcSwapOption<v1::Hello>,
     /// As of the last snapshot.
@@ -382,6 +384,7 @@ fn start(options: &Options) -> Result<(), StartError> {
         audit,
         registry: registry::Registry::default(),
         line: link::Line::default(),
+        approvals: approvals::Approvals::default(),
         sessions,
         hello: ArcSwapOption::empty(),
         resolvers: ArcSwap::from_pointee(resolvers()),
@@ -461,6 +464,7 @@ async fn serve(core: &Arc<Core>, listeners: Listeners, root: &str) -> io::Result
             AgentsServer::new(services::AgentsService(Arc::clone(core))).max_decoding_message_size(MESSAGE),
         )
         .add_service(HostServer::new(services::HostService(Arc::clone(core))))
+        .add_service(ApprovalsServer::new(approvals::ApprovalsService(Arc::clone(core))))
         .add_service(RulesServer::new(rules::RulesService(Arc::clone(core))))
         .serve_with_incoming(incoming(listeners.guard, root)?);
     let agents =

@@ -9,7 +9,7 @@ use guard_policy::{
 use guard_proto::v1::{self, observation::Act};
 use serde_json::{json, value::to_raw_value};
 
-use super::{Core, scratch};
+use super::{Core, approvals::Judged, scratch};
 use crate::audit::{Effect, Entry, Kind};
 
 /// The kernel's address table for everyone, or for one agent.
@@ -93,6 +93,11 @@ fn fill(entry: &mut Entry, request: &Request, decision: &Decision, generation: u
 /// Judges one observation; `None` for one that says nothing.
 pub fn judge(core: &Core, observation: v1::Observation) -> Option<Entry> {
     let act = observation.act.clone()?;
+    if observation.ask != 0
+        && let Some(judged) = core.approvals.take(&observation.agent_id, observation.ask)
+    {
+        return Some(waited(&observation, &act, &judged));
+    }
     let facts = match &act {
         Act::Exec(exec) => facts::exec(&path_of(&observation.exe), &words(&exec.argv), exec.truncated),
         Act::Connect(connect) => facts::connect(
@@ -121,6 +126,7 @@ pub fn judge(core: &Core, observation: v1::Observation) -> Option<Entry> {
         Act::Ended(ended) => {
             let entry = lifecycle(core, &observation, None);
             core.registry.ended(&observation.agent_id);
+            core.approvals.ended(&observation.agent_id);
             let detail = json!({"event": "agent ended", "status": ended.status, "left": ended.left});
             return Some(entry.with_detail(&detail));
         }
@@ -174,6 +180,27 @@ fn file_read(core: &Core, agent_id: &str, read: &v1::FileRead) -> Facts {
     let mut facts = facts::file_read(&named, &Secrets::default());
     facts.action.add_classes([guard_common::ActionClass::SecretAccess]);
     facts
+}
+
+/// The request of an act that waits, and what people are shown of it; `None` for what cannot wait.
+pub fn asked(core: &Core, observation: &v1::Observation) -> Option<(Request, Vec<Mark>, serde_json::Value)> {
+    let Some(act @ Act::File(change)) = &observation.act else { return None };
+    let facts = Facts { action: file_change(core, &observation.agent_id, change), ..Facts::default() };
+    let subject = core.registry.subject(&observation.agent_id);
+    let principal = subject.map(|subject| principal_of(&subject.principal)).unwrap_or_default();
+    let request = Request { sources: facts.sources, ..Request::new(principal, facts.action) };
+    Some((request, facts.marks, detail(act, &[])))
+}
+
+/// The record of an act that waited: what was judged then, and how it ended.
+fn waited(observation: &v1::Observation, act: &Act, judged: &Judged) -> Entry {
+    let mut entry = entry_of(observation, Kind::Decision);
+    fill(&mut entry, &judged.request, &judged.decision, judged.generation);
+    let mut detail = detail(act, &judged.marks);
+    if let Some(answer) = &judged.answer {
+        detail["approval"] = answer.clone();
+    }
+    entry.with_detail(&detail)
 }
 
 fn decided(core: &Core, observation: &v1::Observation, act: &Act, facts: Facts) -> Entry {

@@ -61,6 +61,23 @@ fn said(rule: &Value) -> String {
 }
 
 impl RulesService {
+    /// Writes, records and brings into force what a yes that is kept says; returns its sentence.
+    pub async fn remember(&self, peer: &Peer, grant: v1::Grant) -> Result<String, Status> {
+        let (done, generation) = self.apply(peer, Change::Grant(grant))?;
+        self.made(peer, &done, generation).await;
+        Ok(said(&done.after))
+    }
+
+    async fn made(&self, peer: &Peer, done: &Done, generation: u64) {
+        let kind = if done.what.starts_with("approval") { Kind::Approval } else { Kind::Policy };
+        let detail = json!({
+            "event": done.what, "by": super::name_of(peer.uid), "by_uid": peer.uid, "by_pid": peer.pid,
+            "before": done.before, "after": done.after, "generation": generation,
+        });
+        self.0.write(Entry::new(kind, Effect::Done).with_detail(&detail));
+        self.0.line.snapshot(self.0.snapshot()).await;
+    }
+
     fn apply(&self, peer: &Peer, change: Change) -> Result<(Done, u64), Status> {
         let permissions = &self.0.settings.permissions;
         let by = super::name_of(peer.uid);
@@ -176,13 +193,7 @@ impl rules_server::Rules for RulesService {
         let preview = matches!(&change, Change::Grant(grant) if grant.preview);
         let (done, generation) = self.apply(&peer, change)?;
         if !preview {
-            let kind = if done.what.starts_with("approval") { Kind::Approval } else { Kind::Policy };
-            let detail = json!({
-                "event": done.what, "by": super::name_of(peer.uid), "by_uid": peer.uid, "by_pid": peer.pid,
-                "before": done.before, "after": done.after, "generation": generation,
-            });
-            self.0.write(Entry::new(kind, Effect::Done).with_detail(&detail));
-            self.0.line.snapshot(self.0.snapshot()).await;
+            self.made(&peer, &done, generation).await;
         }
         let rule = if done.after.is_null() { &done.before } else { &done.after };
         let json = json!({"before": done.before, "after": done.after, "sentence": said(rule)});

@@ -9,13 +9,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use guard_proto::v1::{self, observation::Act};
+use guard_proto::v1::{self, from_daemon, observation::Act};
 use prost::Message as _;
 
 use super::{SharedEnforcement, outbox::Outbox};
 use crate::{
     enforce::{Cgroup, CgroupError, Whose},
-    launch::{self, Caller, Launch, Report, Shim},
+    launch::{self, Answers, Caller, Launch, Report, Shim},
 };
 
 /// How long a ticket is good.
@@ -80,6 +80,8 @@ pub struct Agents {
 struct Inner {
     tickets: HashMap<Vec<u8>, (v1::Launch, Instant)>,
     running: HashMap<String, v1::Agent>,
+    /// The ways back to the shims.
+    answers: HashMap<String, Answers>,
 }
 
 impl Agents {
@@ -154,6 +156,15 @@ impl Agents {
             .net_cut(id)
             .map_err(|error| AgentError::Table { agent: id.to_owned(), message: error.to_string() })?;
         self.change(id, |agent| agent.net_cut = true)
+    }
+
+    /// Passes on what becomes of an act that waits. What does not get there is asked for again.
+    pub fn answer(&self, verdict: &v1::Verdict) {
+        if let Some(answers) = self.lock().answers.get(&verdict.agent_id)
+            && let Err(error) = answers.send(verdict)
+        {
+            tracing::debug!(agent = verdict.agent_id, %error, "an answer did not get to its shim");
+        }
     }
 
     /// Serves one connection on launch.sock: redeems the ticket, then watches the agent until it has ended.
@@ -259,6 +270,10 @@ impl Agents {
         let id = agent.agent_id.clone();
         let mut status = 0;
         let mut left = 0;
+        match shim.answers() {
+            Ok(answers) => drop(self.lock().answers.insert(id.clone(), answers)),
+            Err(error) => tracing::error!(agent = id, %error, "what waits in this agent is refused"),
+        }
         loop {
             match shim.next_report() {
                 Ok(Some(Report::Started { pid })) => {
@@ -276,6 +291,12 @@ impl Agents {
                     observation.agent_id.clone_from(&id);
                     if self.is_the_agents(&mut observation) {
                         self.outbox.observe(vec![observation]);
+                    }
+                }
+                Ok(Some(Report::Asked(mut ask))) => {
+                    if let Some(observation) = &mut ask.observation {
+                        observation.agent_id.clone_from(&id);
+                        self.outbox.send(from_daemon::Message::Ask(ask));
                     }
                 }
                 Ok(Some(Report::Ended { status: ended, left: processes })) => {
@@ -331,7 +352,9 @@ impl Agents {
                 tracing::error!(path = %path.display(), %error, "left behind");
             }
         }
-        self.lock().running.remove(id);
+        let mut inner = self.lock();
+        inner.running.remove(id);
+        inner.answers.remove(id);
     }
 
     fn remember(&self, agent: &v1::Agent) -> Result<(), AgentError> {

@@ -188,6 +188,7 @@ impl link::Receiver for Daemon {
         match message {
             to_daemon::Message::Snapshot(snapshot) => self.bring_into_force(&snapshot),
             to_daemon::Message::Command(command) => self.carry_out(command),
+            to_daemon::Message::Verdict(verdict) => self.agents.answer(&verdict),
             to_daemon::Message::Acknowledged(_) => {}
         }
     }

@@ -87,6 +87,7 @@ pub struct Launched {
 /// and told by the listener. `cgroup` gets the id of the cgroup that the canary ran in.
 pub fn launch(root: &Cgroup, shim: &Path, cgroup: &mut Option<CgroupId>) -> Launched {
     let since = Instant::now();
+    let holds = seccomp::holds();
     let [refused, lost, opened] = match try_launch(root, shim, cgroup) {
         Ok(got) => got,
         Err(error) => [(); 3].map(|()| format!("{error:#}")),
@@ -107,10 +108,10 @@ pub fn launch(root: &Cgroup, shim: &Path, cgroup: &mut Option<CgroupId>) -> Laun
         ),
         files: result(
             "seccomp listener",
-            "launch an agent that removes, replaces and truncates old files and a new one",
-            LOSSES,
+            "launch an agent that removes, replaces and truncates old files, one against a no, and a new one",
+            if holds { HELD } else { LOSSES },
             lost,
-            Strength::Observed,
+            if holds { Strength::Held } else { Strength::Observed },
         ),
         secrets: result(
             "fanotify marks",
@@ -122,8 +123,16 @@ pub fn launch(root: &Cgroup, shim: &Path, cgroup: &mut Option<CgroupId>) -> Laun
     }
 }
 
+/// The file for whose removal the canary gets a no.
+const KEPT: &str = "kept";
+
 /// What the listener is to tell of the canary: the new file is not among it.
-const LOSSES: &str = "unlink removed, rename replaced, truncate truncated";
+const LOSSES: &str =
+    "done unlink removed, done unlink kept, done rename replaced, done truncate truncated; kept is gone";
+
+/// The same where calls can wait.
+const HELD: &str =
+    "done unlink removed, refused unlink kept, done rename replaced, done truncate truncated; kept is there";
 
 /// What the marks are to tell.
 const OPENED: &str = "fenced hidden, done .env";
@@ -135,7 +144,7 @@ fn try_launch(root: &Cgroup, shim: &Path, cgroup: &mut Option<CgroupId>) -> anyh
     let (file, worktree) = (place.0.join("file"), place.0.join("worktree"));
     fs::write(&file, b"x")?;
     fs::create_dir(&worktree)?;
-    let old = ["removed", "replaced", "truncated"].map(|name| worktree.join(name));
+    let old = ["removed", KEPT, "replaced", "truncated"].map(|name| worktree.join(name));
     let secrets = [place.0.join("hidden"), worktree.join(".env")];
     for path in old.iter().chain(&secrets) {
         fs::write(path, b"x")?;
@@ -152,7 +161,7 @@ fn try_launch(root: &Cgroup, shim: &Path, cgroup: &mut Option<CgroupId>) -> anyh
         return Ok([(); 3].map(|()| got.clone()));
     }
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600))?;
-    let script = "cat \"$1\" .env; rm removed; echo >new; mv -f new replaced; : >truncated; echo >new; rm new; exec /bin/chmod 604 \"$0\"";
+    let script = "cat \"$1\" .env; rm removed; rm kept; echo >new; mv -f new replaced; : >truncated; echo >new; rm new; exec /bin/chmod 604 \"$0\"";
     let hidden = secrets[0].display().to_string();
     let command = ["/bin/sh", "-c", script, &text, &hidden].map(str::to_owned);
     let Ran { status, told } = launch_canary(root, shim, &place.0, &worktree, &command, cgroup)?;
@@ -162,7 +171,8 @@ fn try_launch(root: &Cgroup, shim: &Path, cgroup: &mut Option<CgroupId>) -> anyh
         (Ok(0), _) => "nothing, but it said that it was done".to_owned(),
         (Ok(_), _) => "refused".to_owned(),
     };
-    Ok([refused, losses(&told), opened(&told)])
+    let kept = if old[1].exists() { "there" } else { "gone" };
+    Ok([refused, format!("{}; kept is {kept}", losses(&told)), opened(&told)])
 }
 
 fn listed(mut all: Vec<(u64, String)>) -> String {
@@ -191,7 +201,10 @@ fn losses(told: &[v1::Observation]) -> String {
     let losses = told.iter().filter_map(|observation| match &observation.act {
         Some(v1::observation::Act::File(change)) if change.existed_before => {
             let path = if change.other.is_empty() { &change.path } else { &change.other };
-            Some((observation.time_ns, format!("{} {}", change.operation, last_of(path))))
+            Some((
+                observation.time_ns,
+                format!("{} {} {}", observation.effect, change.operation, last_of(path)),
+            ))
         }
         _ => None,
     });
@@ -254,6 +267,7 @@ fn launch_canary(
             cgroup: main.path().to_owned(),
         },
     )?;
+    let answers = canary.answers()?;
     let mut ended = Err("the shim ended before the agent".to_owned());
     let mut told = Vec::new();
     while let Some(report) = canary.next_report()? {
@@ -263,6 +277,15 @@ fn launch_canary(
                 break;
             }
             Report::Observed(observation) => told.push(observation),
+            Report::Asked(ask) => {
+                let answer = match ask.observation.and_then(|observation| observation.act) {
+                    Some(v1::observation::Act::File(change)) if last_of(&change.path) == KEPT => {
+                        v1::verdict::Answer::Refuse
+                    }
+                    _ => v1::verdict::Answer::Allow,
+                };
+                answers.send(&v1::Verdict { agent_id: String::new(), id: ask.id, answer: answer.into() })?;
+            }
             Report::Started { .. } => {}
         }
     }

@@ -10,7 +10,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use guard_proto::v1::{Observation, Sandbox};
+use guard_proto::v1::{Ask, Observation, Sandbox, Verdict};
 use prost::Message as _;
 use rustix::{
     fs::{MemfdFlags, Mode, OFlags},
@@ -85,6 +85,8 @@ pub enum Report {
         pid: u32,
     },
     Observed(Observation),
+    /// An act waits.
+    Asked(Ask),
     /// The command ended with this wait status; so many processes were ended with it.
     Ended {
         status: u32,
@@ -118,6 +120,7 @@ impl Shim {
                 Some(DaemonEvent::Observed(observation)) => {
                     return Ok(Some(Report::Observed(observation)));
                 }
+                Some(DaemonEvent::Asked(ask)) => return Ok(Some(Report::Asked(ask))),
                 Some(DaemonEvent::Ended(ended)) => {
                     return Ok(Some(Report::Ended { status: ended.status, left: ended.left }));
                 }
@@ -127,12 +130,34 @@ impl Shim {
         }
     }
 
+    /// The way back to the shim.
+    ///
+    /// # Errors
+    /// No more descriptors.
+    pub fn answers(&self) -> Result<Answers, LaunchError> {
+        Ok(Answers(self.control.try_clone().map_err(LaunchError::step("keeping the line to the shim"))?))
+    }
+
     fn reap(&mut self) {
         if let Some(mut process) = self.process.take()
             && let Err(error) = process.wait()
         {
             tracing::warn!(%error, "a shim cannot be waited for");
         }
+    }
+}
+
+/// Tells a shim what becomes of the acts that wait.
+#[derive(Debug)]
+pub struct Answers(OwnedFd);
+
+impl Answers {
+    /// Never waits: the shim asks again when it hears nothing.
+    ///
+    /// # Errors
+    /// The shim has gone, or has not taken what was told before.
+    pub fn send(&self, verdict: &Verdict) -> io::Result<()> {
+        wire::send(&self.0, verdict, &[], SendFlags::DONTWAIT)
     }
 }
 

@@ -18,7 +18,7 @@ pub mod wire;
 use std::os::fd::OwnedFd;
 
 pub use daemon::{
-    Caller, Launch, LaunchError, Report, Shim, listen, receive_ticket, reconnect, refuse, spawn_shim,
+    Answers, Caller, Launch, LaunchError, Report, Shim, listen, receive_ticket, reconnect, refuse, spawn_shim,
 };
 
 /// What a caller hands over for one launch, besides the ticket.

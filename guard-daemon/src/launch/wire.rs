@@ -155,7 +155,7 @@ pub struct Exited {
 /// shim → guardd.
 #[derive(Clone, PartialEq, Message)]
 pub struct ToDaemon {
-    #[prost(oneof = "DaemonEvent", tags = "1, 2, 3")]
+    #[prost(oneof = "DaemonEvent", tags = "1, 2, 3, 4")]
     pub event: Option<DaemonEvent>,
 }
 
@@ -170,6 +170,8 @@ pub enum DaemonEvent {
     Observed(guard_proto::v1::Observation),
     #[prost(message, tag = "3")]
     Ended(Exited),
+    #[prost(message, tag = "4")]
+    Asked(guard_proto::v1::Ask),
 }
 
 /// One received message.

@@ -179,6 +179,18 @@ const NETLINK_ROUTE: u64 = 0;
 const NEW_LISTENER: u64 = 1 << 3;
 /// `SECCOMP_FILTER_FLAG_SPEC_ALLOW`
 const SPEC_ALLOW: u64 = 1 << 2;
+/// Whether a trapped call can wait for a person: where signals make one call come twice, an act could be done twice.
+#[must_use]
+pub fn holds() -> bool {
+    let release = rustix::system::uname();
+    let release = release.release().to_string_lossy();
+    let mut numbers = release.split(|byte: char| !byte.is_ascii_digit()).map(|text| text.parse::<u32>());
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => (major, minor) >= (5, 19),
+        _ => false,
+    }
+}
+
 /// `SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV`, Linux 5.19.
 const WAIT_KILLABLE_RECV: u64 = 1 << 5;
 const RET_USER_NOTIFICATION: u32 = 0x7fc0_0000;
@@ -247,7 +259,7 @@ pub fn load(filter: &Filter) -> Result<Option<OwnedFd>, SeccompError> {
             _ => Err(SeccompError::Load(io::Error::last_os_error())),
         };
     }
-    // Without WAIT_KILLABLE_RECV (before 5.19) a signal can make one call come twice; it changes nothing here since every call goes on.
+    // Without WAIT_KILLABLE_RECV (before 5.19) a signal can make one call come twice; it changes nothing there since every call goes on.
     let mut listener = set(SPEC_ALLOW | NEW_LISTENER | WAIT_KILLABLE_RECV);
     if listener < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL) {
         listener = set(SPEC_ALLOW | NEW_LISTENER);

@@ -7,9 +7,11 @@
 //! - [`caller`] is what else a command has from who called it.
 //! - [`reads`] tells which secrets are opened.
 //! - [`listener`] answers trapped calls on a thread of its own; [`report`] carries what it saw to guardd.
+//! - [`asks`] asks guardd about the calls that wait for a yes.
 //!
 //! Plain threads and few of them: every agent pays for this process.
 
+mod asks;
 mod caller;
 mod claims;
 mod init;

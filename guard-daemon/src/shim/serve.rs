@@ -15,6 +15,7 @@ use rustix::{
 
 use super::{
     ShimError,
+    asks::Asks,
     init::Agent,
     listener::{Listener, notes::Notes, object::View},
     reads::{self, Reader, Reads},
@@ -54,7 +55,10 @@ pub(super) fn serve(control: OwnedFd, handed: Handed, agent: Agent) -> Result<()
     privilege::become_identity(&identity)?;
     privilege::hide_memory()?;
 
+    let answers = control.try_clone().map_err(ShimError::step("keeping the line to guardd"))?;
     let reports = Arc::new(Reports::new(control));
+    let asks = Arc::new(Asks::new(Arc::clone(&reports)));
+    asks.hear(answers).map_err(ShimError::step("starting the thread for answers"))?;
     let view = Arc::new(View::new(root, mounts));
     let notes = Notes::start(Arc::clone(&view), Arc::clone(&reports), &worktree)
         .map_err(ShimError::step("starting the thread for notes"))?;
@@ -68,7 +72,7 @@ pub(super) fn serve(control: OwnedFd, handed: Handed, agent: Agent) -> Result<()
         reading = Some(Reads::start(reader, &process).map_err(ShimError::step("starting the reader"))?);
     }
     if let Some(listener) = listener {
-        Listener::new(listener, view, worktree, since, Arc::clone(&notes))
+        Listener::new(listener, view, worktree, since, Arc::clone(&notes), Arc::clone(&asks))
             .serve_on_a_thread()
             .map_err(ShimError::step("starting the listener"))?;
     }
@@ -78,6 +82,7 @@ pub(super) fn serve(control: OwnedFd, handed: Handed, agent: Agent) -> Result<()
         init: Some(init),
         process,
         reports,
+        asks,
         notes,
         reading,
         pid,
@@ -103,6 +108,7 @@ struct Serving {
     init: Option<OwnedFd>,
     process: OwnedFd,
     reports: Arc<Reports>,
+    asks: Arc<Asks>,
     notes: Arc<Notes>,
     reading: Option<Reads>,
     pid: u32,
@@ -205,6 +211,8 @@ impl Serving {
     /// A guardd that comes back; only the uid that could make the socket can reach it.
     fn let_in(&self, reconnect: &OwnedFd) {
         if let Ok(control) = rustix::net::accept_with(reconnect, SocketFlags::CLOEXEC) {
+            // Without a thread for its answers this guardd is told of acts, and none that waits gets a yes.
+            let _ = control.try_clone().and_then(|answers| self.asks.hear(answers));
             self.reports.replace(control);
             self.reports.send(DaemonEvent::Started(self.pid));
         }

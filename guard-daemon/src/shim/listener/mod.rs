@@ -1,10 +1,12 @@
 //! Answers trapped calls, on the thread that receives them.
 //!
-//! Every call goes on: the mount view and Landlock refuse what is to be refused, on the kernel's own copy of the arguments.
-//! What this thread reads from an agent's memory can change behind its back, so it is good for the record and never for a verdict.
-//! Nor does it know how a call ends: a [`Note`] says how to find out, and [`notes`] does, on a thread that no agent waits for.
+//! Nearly every call goes on: the mount view and Landlock refuse what is to be refused, on the kernel's own copy of the arguments.
+//! What this thread reads from an agent's memory can change behind its back, so it is good for the record and never for the
+//! verdict on a call that goes on. One that does away with what is older than the session does not: [`held`] asks, and does what
+//! was asked for in its stead. Nor does this thread know how a call ends: a [`Note`] says how to find out, and [`notes`] does, on a thread that no agent waits for.
 
 mod call;
+mod held;
 pub(super) mod notes;
 pub(super) mod object;
 pub(super) mod thing;
@@ -19,23 +21,25 @@ use std::{
         unix::ffi::{OsStrExt as _, OsStringExt as _},
     },
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, atomic::AtomicUsize},
     time::{Duration, Instant},
 };
 
 use guard_proto::v1::{FileChange, Observation, UnixConnect, observation::Act};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    fs::FileType,
+    fs::{AtFlags, FileType},
 };
 
 use self::{
     call::{Call, Object, Place, RENAME_NEW, decode},
+    held::{Deed, Held, Holder},
     notes::{Note, Notes},
     object::{Found, View, host_has, read_memory},
     thing::{Check, coarse_now},
 };
-use super::report::now;
+use super::{asks::Asks, report::now};
+use crate::sandbox::seccomp;
 
 /// How long a process is known by its number alone.
 const KNOWN_FOR: Duration = Duration::from_secs(1);
@@ -44,12 +48,13 @@ const KNOWN: usize = 1024;
 
 /// The seccomp listener of one agent.
 pub(super) struct Listener {
-    descriptor: OwnedFd,
+    descriptor: Arc<OwnedFd>,
     view: Arc<View>,
     worktree: PathBuf,
     /// When the session began, by the file systems' clock.
     since: u64,
     notes: Arc<Notes>,
+    holder: Option<Arc<Holder>>,
     processes: RefCell<HashMap<u32, (Instant, u32, u32)>>,
 }
 
@@ -58,6 +63,7 @@ struct Seen {
     act: Act,
     effect: &'static str,
     check: Check,
+    held: Option<Held>,
 }
 
 impl Listener {
@@ -68,8 +74,19 @@ impl Listener {
         worktree: PathBuf,
         since: u64,
         notes: Arc<Notes>,
+        asks: Arc<Asks>,
     ) -> Self {
-        Self { descriptor, view, worktree, since, notes, processes: RefCell::default() }
+        let descriptor = Arc::new(descriptor);
+        let holder = seccomp::holds().then(|| {
+            Arc::new(Holder {
+                descriptor: Arc::clone(&descriptor),
+                view: Arc::clone(&view),
+                asks,
+                notes: Arc::clone(&notes),
+                waiting: AtomicUsize::new(0),
+            })
+        });
+        Self { descriptor, view, worktree, since, notes, holder, processes: RefCell::default() }
     }
 
     /// Serves until the agent has ended.
@@ -101,6 +118,14 @@ impl Listener {
             let started = Instant::now();
             self.notes.busy(true);
             let seen = self.look(&call);
+            let seen = match (seen, &self.holder) {
+                (Some((note, Some(held))), Some(holder)) => {
+                    holder.take(call, note, held);
+                    self.notes.busy(false);
+                    continue;
+                }
+                (seen, _) => seen.map(|(note, _)| note),
+            };
             let answer = libc::seccomp_notif_resp {
                 id: call.id,
                 val: 0,
@@ -127,11 +152,11 @@ impl Listener {
     }
 
     /// What there is to say about a call. Everything that needs the caller's state is asked before it goes on.
-    fn look(&self, call: &libc::seccomp_notif) -> Option<Note> {
+    fn look(&self, call: &libc::seccomp_notif) -> Option<(Note, Option<Held>)> {
         let moment = coarse_now();
         let seen = match decode(call.data.nr.into(), &call.data.args)? {
             Call::Change { operation, place, object, other } => {
-                self.change(call.pid, operation, place, object, other)?
+                self.change(call.pid, operation, place, object, other, call.data.args[1])?
             }
             Call::Connect { address, length } => self.connect(call.pid, address, length)?,
         };
@@ -144,7 +169,7 @@ impl Listener {
             return None;
         }
         let fenced = seen.effect == "fenced";
-        Some(Note {
+        let note = Note {
             observation: Observation {
                 time_ns: now(),
                 pid,
@@ -158,7 +183,8 @@ impl Listener {
             },
             check: seen.check,
             moment,
-        })
+        };
+        Some((note, seen.held))
     }
 
     /// The process that a task belongs to, and its parent.
@@ -187,6 +213,7 @@ impl Listener {
         place: Place,
         object: Object,
         other: Option<Place>,
+        length: u64,
     ) -> Option<Seen> {
         let first = self.view.find(task, place, object)?;
         let second = other.and_then(|place| self.view.find(task, place, Object::Parent));
@@ -226,6 +253,23 @@ impl Listener {
         };
         let identity = lost.or(first.thing).map(|thing| thing.identity);
         let inside = |path: &Path| path.starts_with(&self.worktree);
+        let existed_before = lost.is_some_and(|thing| thing.existed_before(self.since));
+        let held = lost.filter(|_| existed_before && !fenced).and_then(|thing| {
+            let path = first.path.clone();
+            let deed = match (operation, object, &second) {
+                ("unlink", ..) => Deed::Remove { path, flags: AtFlags::empty() },
+                ("rmdir", ..) => Deed::Remove { path, flags: AtFlags::REMOVEDIR },
+                ("rename", _, Some(second)) => Deed::Rename {
+                    from: path,
+                    moved: first.thing.map(|thing| thing.identity),
+                    onto: second.path.clone(),
+                },
+                ("truncate", Object::Opened { flags }, _) => Deed::Open { path, flags },
+                ("truncate", ..) => Deed::Truncate { path, length },
+                _ => return None,
+            };
+            Some(Held { deed, was: thing.identity })
+        });
         let change = FileChange {
             operation: operation.to_owned(),
             inside_worktree: inside(&first.path),
@@ -234,10 +278,10 @@ impl Listener {
             other: second.map(|found| found.path.into_os_string().into_vec()).unwrap_or_default(),
             inode: identity.map_or(0, |identity| identity.inode),
             device: identity.map_or(0, |identity| identity.device),
-            existed_before: lost.is_some_and(|thing| thing.existed_before(self.since)),
+            existed_before,
             objects: 0,
         };
-        Some(Seen { act: Act::File(change), effect: if fenced { "fenced" } else { "done" }, check })
+        Some(Seen { act: Act::File(change), effect: if fenced { "fenced" } else { "done" }, check, held })
     }
 
     /// A connect to a Unix socket that exists, here or only outside of the view.
@@ -260,7 +304,7 @@ impl Listener {
             }
             (path.as_os_str().as_bytes().to_vec(), if here { "done" } else { "fenced" })
         };
-        Some(Seen { act: Act::Unix(UnixConnect { path }), effect, check: Check::Known })
+        Some(Seen { act: Act::Unix(UnixConnect { path }), effect, check: Check::Known, held: None })
     }
 }
 

@@ -70,6 +70,11 @@ impl View {
         view
     }
 
+    /// The root directory.
+    pub(super) fn root(&self) -> &OwnedFd {
+        &self.root
+    }
+
     /// Whether a socket of this name is in the view; what covers a hidden one is none.
     pub(super) fn has_socket(&self, path: &Path) -> bool {
         let found = self.open(path, true).and_then(rustix::fs::fstat);

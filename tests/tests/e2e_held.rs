@@ -1,0 +1,291 @@
+//! Acts that need a yes wait for it: real programs, a person with `guardctl`, and what then happens to the file.
+
+use std::{
+    fs,
+    path::Path,
+    process::Stdio,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use guard_tests::{
+    approver::Approver,
+    host::{Host, output, own_file},
+    skip_host,
+};
+use serde_json::{Value, json};
+
+/// Where Debian's programs are; a python that only root can read is none for an agent.
+const PATH: &str = "/usr/bin:/bin";
+
+/// Runs a line of shell as an agent.
+fn run(host: &Host, script: &str) -> Result<std::process::Output> {
+    let mut command = host.run(&["--agent", "held"], &["/bin/sh", "-c", script]);
+    output(command.env("PATH", PATH))
+}
+
+fn name_of(value: &Value) -> &str {
+    value.as_str().unwrap_or_default().rsplit('/').next().unwrap_or_default()
+}
+
+/// The record of what became of a file.
+fn record_of(host: &Host, name: &str) -> Result<Value> {
+    host.wait_for_record(|record| {
+        let detail = &record["detail"];
+        record["kind"] == "decision"
+            && record["request"]["action"]["classes"] == json!(["fileDelete"])
+            && [&detail["path"], &detail["other"]].iter().any(|path| name_of(path) == name)
+    })
+}
+
+/// Ways to do away with a file that was there: by programs that people use, from a grandchild, a static binary, the dynamic
+/// loader, an interpreter; `$1` is the file.
+const WAYS: [(&str, &str); 12] = [
+    ("rm", "rm -f $1"),
+    ("grandchild", "sh -c \"sh -c 'rm -f $1'\""),
+    ("loader", "/lib64/ld-linux-x86-64.so.2 /bin/rm -f $1"),
+    ("busybox", "busybox rm -f $1"),
+    ("copy", "cp /bin/rm ./tool-$1 && ./tool-$1 -f $1"),
+    ("mv", "echo new >$1.x && mv -f $1.x $1"),
+    ("shell", ": >$1"),
+    ("cp", "echo new >$1.x && cp $1.x $1"),
+    ("sed", "sed -i s/old/new/ $1"),
+    ("python", "python3 -c 'import os,sys; os.unlink(sys.argv[1])' $1"),
+    ("python-open", "python3 -c 'import sys; open(sys.argv[1],\"w\").write(\"new\")' $1"),
+    ("truncate", "python3 -c 'import os,sys; os.truncate(sys.argv[1], 1)' $1"),
+];
+
+/// With a yes each of them does its work, with a no none does, and the record says both. C-012 C-036 R-71
+#[test]
+fn a_yes_lets_an_act_happen_and_a_no_does_not() -> Result<()> {
+    if skip_host() {
+        return Ok(());
+    }
+    let host = Host::start()?;
+    let approver = Approver::start(&host, |waiting| {
+        let act = &waiting["act"];
+        let name = if act["act"] == "rename" { name_of(&act["other"]) } else { name_of(&act["path"]) };
+        Some(vec![if name.starts_with("yes-") { "yes" } else { "no" }])
+    })?;
+    for (name, line) in WAYS {
+        for answer in ["yes", "no"] {
+            let file = format!("{answer}-{name}");
+            let path = host.worktree().join(&file);
+            own_file(&path, "old\n")?;
+            let ran = run(&host, &format!("set -- {file}\n{line}"))?;
+            let said = String::from_utf8_lossy(&ran.stderr).into_owned();
+            let left = fs::read_to_string(&path).ok();
+            if answer == "yes" {
+                ensure!(ran.status.success() && left.as_deref() != Some("old\n"), "{file}: {said}");
+            } else {
+                ensure!(left.as_deref() == Some("old\n"), "{file} is {left:?}: {said}");
+                ensure!(
+                    said.contains("ermission denied") || said.contains("not permitted"),
+                    "{file}: {said}"
+                );
+            }
+            let record = record_of(&host, &file)?;
+            assert_eq!(record["strength"], "held", "{file}");
+            assert_eq!(record["effect"], if answer == "yes" { "done" } else { "refused" }, "{file}");
+            assert_eq!(record["detail"]["approval"]["answer"], answer, "{file}");
+            assert_eq!(record["detail"]["approval"]["by"]["uid"], 0, "{file}");
+            assert_eq!(record["decision"]["outcome"], "defer_for_approval", "{file}");
+        }
+    }
+    let asked = approver.seen().into_iter().filter(|event| event["event"] == "asked").count();
+    assert_eq!(asked, 2 * WAYS.len(), "each was asked once");
+    Ok(())
+}
+
+/// C-036 C-037 R-04
+#[test]
+fn without_somebody_to_ask_the_answer_is_no_at_once() -> Result<()> {
+    if skip_host() {
+        return Ok(());
+    }
+    let host = Host::start()?;
+    own_file(&host.worktree().join("old"), "old\n")?;
+    let since = Instant::now();
+    let ran = run(&host, "rm -f old")?;
+    ensure!(!ran.status.success() && host.worktree().join("old").exists());
+    ensure!(since.elapsed() < Duration::from_secs(15), "{:?}", since.elapsed());
+    let record = record_of(&host, "old")?;
+    assert_eq!((&record["effect"], &record["strength"]), (&json!("refused"), &json!("held")));
+    assert_eq!(record["decision"]["denied"]["code"], "no_approver");
+    // The control: what policy allows needs nobody.
+    let free = Host::with_policy(r#"{"rules": [{"id": "free", "class": "fileDelete", "effect": "allow"}]}"#)?;
+    own_file(&free.worktree().join("old"), "old\n")?;
+    let ran = run(&free, "rm -f old")?;
+    ensure!(ran.status.success() && !free.worktree().join("old").exists());
+    let record = record_of(&free, "old")?;
+    assert_eq!((&record["effect"], &record["strength"]), (&json!("done"), &json!("held")));
+    Ok(())
+}
+
+/// A kept yes is a rule with an end: the next act like it is not asked. C-080 C-081 C-083
+#[test]
+fn a_kept_yes_is_asked_once() -> Result<()> {
+    if skip_host() {
+        return Ok(());
+    }
+    let host = Host::start()?;
+    let approver =
+        Approver::start(&host, |_| Some(vec!["yes", "--remember", "--ttl", "1h", "--scope", "agent:held"]))?;
+    fs::create_dir(host.worktree().join("d"))?;
+    std::os::unix::fs::chown(host.worktree().join("d"), Some(guard_tests::host::UID), None)?;
+    for name in ["d/one", "d/two", "d/three"] {
+        own_file(&host.worktree().join(name), "old\n")?;
+    }
+    let ran = run(&host, "rm -f d/one && rm -f d/two d/three")?;
+    ensure!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    let asked = approver.seen().into_iter().filter(|event| event["event"] == "asked").count();
+    assert_eq!(asked, 1);
+    let listed = output(&mut host.guardctl(&["approvals", "list"]))?;
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    ensure!(listed.contains("remembered-"), "{listed}");
+    Ok(())
+}
+
+/// An agent with a file that it wants to remove, waiting for a yes.
+struct Waits {
+    agent: std::process::Child,
+    id: String,
+}
+
+impl Waits {
+    fn start(host: &Host, approver: &Approver, script: &str, file: &Path) -> Result<Self> {
+        own_file(file, "old\n")?;
+        let mut command = host.run(&["--agent", "held"], &["/bin/sh", "-c", script]);
+        let agent = command
+            .env("PATH", PATH)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        let name = file.file_name().context("a name")?.to_string_lossy().into_owned();
+        let asked = approver.wait_for(|event| name_of(&event["waiting"]["act"]["path"]) == name)?;
+        Ok(Self { agent, id: asked["waiting"]["id"].to_string() })
+    }
+
+    fn end(self) -> Result<(bool, String)> {
+        let ended = self.agent.wait_with_output()?;
+        let said = [ended.stdout, ended.stderr].concat();
+        Ok((ended.status.success(), String::from_utf8_lossy(&said).into_owned()))
+    }
+}
+
+fn answer(host: &Host, id: &str, word: &str) -> Result<std::process::Output> {
+    output(&mut host.guardctl(&["approvals", "answer", id, word]))
+}
+
+/// What was shown is what happens: a file that took the place of the judged one stays, whatever the answer. R-71
+#[test]
+fn a_yes_is_for_the_thing_that_was_shown() -> Result<()> {
+    if skip_host() {
+        return Ok(());
+    }
+    let host = Host::start()?;
+    let approver = Approver::watch(&host)?;
+    let file = host.worktree().join("shown");
+    let waits = Waits::start(&host, &approver, "rm -f shown", &file)?;
+    fs::rename(&file, host.worktree().join("aside"))?;
+    own_file(&file, "another\n")?;
+    ensure!(answer(&host, &waits.id, "yes")?.status.success());
+    let (ok, said) = waits.end()?;
+    ensure!(!ok, "{said}");
+    assert_eq!(fs::read_to_string(&file)?, "another\n");
+    assert_eq!(fs::read_to_string(host.worktree().join("aside"))?, "old\n");
+    // The control: left alone, the same act gets its way.
+    let file = host.worktree().join("left");
+    let waits = Waits::start(&host, &approver, "rm -f left", &file)?;
+    ensure!(answer(&host, &waits.id, "yes")?.status.success());
+    let (ok, said) = waits.end()?;
+    ensure!(ok && !file.exists(), "{said}");
+    // Nothing is answered twice.
+    let again = answer(&host, "999", "yes")?;
+    ensure!(String::from_utf8_lossy(&again.stderr).contains("error[not_waiting]"));
+    Ok(())
+}
+
+/// Whoever waits can be interrupted: handlers run, and the question goes away with the one who asked.
+#[test]
+fn signals_reach_what_waits() -> Result<()> {
+    if skip_host() {
+        return Ok(());
+    }
+    let host = Host::start()?;
+    let approver = Approver::watch(&host)?;
+    let file = host.worktree().join("wanted");
+    let python = "import os,signal,sys\n\
+        def ring(*_): print('rang', flush=True); raise TimeoutError\n\
+        signal.signal(signal.SIGALRM, ring); signal.alarm(1)\n\
+        try: os.unlink('wanted')\n\
+        except TimeoutError: print('timed out', flush=True)";
+    let waits = Waits::start(&host, &approver, &format!("exec python3 -c \"{python}\""), &file)?;
+    let id = waits.id.clone();
+    let (ok, said) = waits.end()?;
+    ensure!(ok && said.contains("rang\ntimed out"), "{said}");
+    approver.wait_for(|event| event["answer"] == "cancelled" && event["id"].to_string() == id)?;
+    ensure!(file.exists());
+    // Killed, it is gone, and so is its question.
+    let file = host.worktree().join("killed");
+    let waits = Waits::start(&host, &approver, "timeout -s KILL 1 rm -f killed; echo over", &file)?;
+    let id = waits.id.clone();
+    let (_, said) = waits.end()?;
+    ensure!(said.contains("over"), "{said}");
+    approver.wait_for(|event| event["answer"] == "cancelled" && event["id"].to_string() == id)?;
+    ensure!(!answer(&host, &id, "yes")?.status.success() && file.exists());
+    Ok(())
+}
+
+/// A guardd that is gone says no after two seconds; one that is back before goes on where the other was.
+#[test]
+fn what_waits_outlives_guardd_or_is_refused() -> Result<()> {
+    if skip_host() {
+        return Ok(());
+    }
+    let mut host = Host::start()?;
+    let approver = Approver::watch(&host)?;
+    let file = host.worktree().join("waits");
+    let waits = Waits::start(&host, &approver, "rm -f waits", &file)?;
+    host.stop_daemon(rustix::process::Signal::KILL)?;
+    let since = Instant::now();
+    let (ok, said) = waits.end()?;
+    // guardctl itself may have lost its line; the file tells.
+    ensure!(file.exists(), "{ok} {said}");
+    ensure!(since.elapsed() < Duration::from_secs(20), "{:?}", since.elapsed());
+    drop(approver);
+    host.start_daemon()?;
+    let approver = Approver::watch(&host)?;
+    let file = host.worktree().join("asked");
+    let waits = Waits::start(&host, &approver, "rm -f asked", &file)?;
+    ensure!(answer(&host, &waits.id, "yes")?.status.success());
+    let (ok, said) = waits.end()?;
+    ensure!(ok && !file.exists(), "{said}");
+    Ok(())
+}
+
+/// R-73
+#[test]
+fn an_agent_never_answers() -> Result<()> {
+    if skip_host() {
+        return Ok(());
+    }
+    let host = Host::start()?;
+    let approver = Approver::watch(&host)?;
+    let file = host.worktree().join("own");
+    let guardctl = guard_tests::programs().join("guardctl");
+    let (guardctl, agent_socket) = (guardctl.display(), "/run/guard/agent.sock");
+    let script = format!(
+        "rm -f own & sleep 2; for s in {agent_socket} {}; do {guardctl} --socket $s approvals answer 1 yes; done; wait %1",
+        host.socket().display()
+    );
+    let waits = Waits::start(&host, &approver, &script, &file)?;
+    std::thread::sleep(Duration::from_secs(4));
+    ensure!(file.exists(), "the agent's own yes counted");
+    ensure!(answer(&host, &waits.id, "no")?.status.success());
+    let (_, said) = waits.end()?;
+    ensure!(said.matches("error[").count() >= 2, "{said}");
+    ensure!(file.exists(), "{said}");
+    Ok(())
+}
