@@ -44,6 +44,7 @@ pub struct Settings {
     pub cgroup: PathBuf,
     pub permissions: Permissions,
     pub audit: AuditFile,
+    pub approvals: ApprovalsFile,
 }
 
 /// `guard.toml`; every key may be left out, a key that is not known is an error with its place.
@@ -58,6 +59,7 @@ struct File {
     cgroup: Option<PathBuf>,
     permissions: Permissions,
     audit: AuditFile,
+    approvals: ApprovalsFile,
 }
 
 /// Who holds which role: user names, and group names with a leading `@`. Root holds all.
@@ -97,6 +99,20 @@ pub struct AuditFile {
 impl Default for AuditFile {
     fn default() -> Self {
         Self { segment_bytes: 64 << 20 }
+    }
+}
+
+/// How people are asked.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ApprovalsFile {
+    /// How long an act waits for a person before that is a no, seconds.
+    pub timeout_s: u32,
+}
+
+impl Default for ApprovalsFile {
+    fn default() -> Self {
+        Self { timeout_s: 120 }
     }
 }
 
@@ -154,6 +170,7 @@ impl Settings {
             cgroup: options.cgroup.clone().or(file.cgroup).unwrap_or_else(|| "guard".into()),
             permissions: file.permissions,
             audit: file.audit,
+            approvals: file.approvals,
             config,
         };
         for (name, path) in [

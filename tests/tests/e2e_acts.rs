@@ -5,6 +5,7 @@ use std::{fmt::Write as _, fs, path::Path, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use guard_tests::{
+    approver::Approver,
     desk::{Desk, give},
     host::{UID, own_file},
     skip_host,
@@ -217,6 +218,7 @@ fn a_session_of_many_acts_is_told_exactly() -> Result<()> {
         return Ok(());
     }
     let desk = Desk::new()?;
+    let _approver = Approver::start(&desk.host, |_| Some(vec!["yes"]))?;
     prepare(&desk)?;
     let host = &desk.host;
     let acts = acts();

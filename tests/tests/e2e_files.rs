@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, fs, path::Path, process::Command, time::Duratio
 
 use anyhow::{Context as _, Result, bail};
 use guard_tests::{
+    approver::Approver,
     host::{Host, UID, own_file},
     skip_host,
 };
@@ -75,6 +76,7 @@ fn a_file_that_was_there_is_missed() -> Result<()> {
         ("truncate", "truncate", "python3 -c 'import os,sys; os.truncate(sys.argv[1], 0)' $1"),
     ];
     let host = Host::start()?;
+    let _approver = Approver::start(&host, |_| Some(vec!["yes"]))?;
     let mut expected = Vec::new();
     let mut script = String::from("set -e\n");
     for (name, operation, command) in ways {
@@ -97,7 +99,7 @@ fn a_file_that_was_there_is_missed() -> Result<()> {
         .find(|record| record["detail"]["path"].as_str().is_some_and(|path| path.ends_with("/rm")));
     let removed = removed.context("the record of rm")?;
     assert_eq!(removed["request"]["action"]["paths"], serde_json::json!(["rm"]), "relative to the worktree");
-    assert_eq!((&removed["effect"], &removed["strength"]), (&"done".into(), &"observed".into()), "R-71");
+    assert_eq!((&removed["effect"], &removed["strength"]), (&"done".into(), &"held".into()), "R-71");
     assert_eq!(removed["decision"]["outcome"], "defer_for_approval", "C-012: asks first");
     assert!(removed["exe"].as_str().is_some_and(|exe| exe.ends_with("/rm")), "{removed}");
     assert_ne!(removed["detail"]["inode"], 0);
@@ -111,6 +113,7 @@ fn what_failed_is_not_told() -> Result<()> {
         return Ok(());
     }
     let host = Host::start()?;
+    let approver = Approver::start(&host, |_| Some(vec!["yes"]))?;
     for name in ["kept", "full/kept", "locked/kept", "written", "mode", "linked"] {
         let path = host.worktree().join(name);
         let directory = path.parent().context("a directory")?;
@@ -125,6 +128,7 @@ fn what_failed_is_not_told() -> Result<()> {
         chmod 755 locked; true";
     let records = told(&host, script)?;
     assert_eq!(deletions(&records), []);
+    assert!(approver.seen().iter().all(|event| event["event"] != "asked"), "{:?}", approver.seen());
     let mut seen: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for record in records.iter().filter(|record| record["request"]["action"]["paths"].is_array()) {
         assert_eq!(record["effect"], "done", "{record}");

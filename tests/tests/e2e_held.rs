@@ -289,3 +289,51 @@ fn an_agent_never_answers() -> Result<()> {
     ensure!(file.exists(), "{said}");
     Ok(())
 }
+
+/// Denials are not shown, one act tried many times is one question, an agent has so many, and each ends by itself. R-66
+#[test]
+fn questions_are_few_and_end() -> Result<()> {
+    if skip_host() {
+        return Ok(());
+    }
+    let mut host = Host::new()?;
+    let (config, policy) = (host.path("guard.toml"), host.path("policy.json"));
+    fs::write(&config, "[approvals]\ntimeout_s = 4\n")?;
+    fs::write(
+        &policy,
+        r#"{"rules": [{"id": "never", "class": "fileDelete", "effect": "deny", "constraints": {"paths": ["never*"]}}]}"#,
+    )?;
+    for option in ["--config", &config.display().to_string(), "--policy", &policy.display().to_string()] {
+        host.option(option);
+    }
+    host.start_daemon()?;
+    let approver = Approver::watch(&host)?;
+    for file in ["never", "same"] {
+        own_file(&host.worktree().join(file), "old\n")?;
+    }
+    let ran = run(&host, "rm -f never")?;
+    ensure!(!ran.status.success() && host.worktree().join("never").exists());
+    let since = Instant::now();
+    let ran = run(&host, "for i in 1 2 3 4 5; do rm -f same & done; wait; test -e same")?;
+    ensure!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    ensure!(since.elapsed() >= Duration::from_secs(4), "{:?}", since.elapsed());
+    let asked = |name: &str| {
+        let seen = approver.seen();
+        seen.iter().filter(|event| name_of(&event["waiting"]["act"]["path"]).starts_with(name)).count()
+    };
+    assert_eq!((asked("never"), asked("same")), (0, 1));
+    approver.wait_for(|event| event["answer"] == "timeout")?;
+    let record = record_of(&host, "same")?;
+    assert_eq!(
+        (&record["effect"], &record["detail"]["approval"]["answer"]),
+        (&json!("refused"), &json!("timeout"))
+    );
+    // Of forty at once, 32 are asked; all are refused, and nothing is lost.
+    for i in 0..40 {
+        own_file(&host.worktree().join(format!("many-{i}")), "old\n")?;
+    }
+    let ran = run(&host, "for i in $(seq 0 39); do rm -f many-$i & done; wait; ls | grep -c many-")?;
+    assert_eq!(String::from_utf8_lossy(&ran.stdout).trim(), "40");
+    assert_eq!(asked("many-"), 32);
+    Ok(())
+}

@@ -124,6 +124,8 @@ fn people_stop_only_their_own_agents() -> Result<()> {
         assert!(listed.status.success(), "{}", said(&listed));
         Ok(String::from_utf8(listed.stdout)?)
     };
+    // guard-core hears of it a moment after the command runs.
+    host.wait_for_record(|record| record["detail"]["event"] == "agent started")?;
     assert!(listed(UID, &[GUARD])?.contains("waiter"));
     assert_eq!(listed(OTHER, &[GUARD])?, "", "another user sees an agent that is not theirs");
     assert!(listed(OTHER, &[GUARD, ADMIN])?.contains("waiter"), "an operator sees all");

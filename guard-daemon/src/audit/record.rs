@@ -91,6 +91,23 @@ impl Record {
         serde_json::from_str(line)
     }
 
+    /// It needed a yes, and was done without one.
+    #[must_use]
+    pub fn is_unasked(&self) -> bool {
+        self.decision.outcome == "defer_for_approval" && self.effect == "done" && self.answer().is_empty()
+    }
+
+    /// What became of the question, and who answered it; empty if there was none.
+    #[must_use]
+    pub fn answer(&self) -> String {
+        let approval = &self.detail["approval"];
+        let answer = approval["answer"].as_str().unwrap_or_default();
+        match approval["by"]["name"].as_str() {
+            Some(name) => format!("{answer} by {name}"),
+            None => answer.to_owned(),
+        }
+    }
+
     /// The event that a `daemon` record tells of, for example `agent started`.
     #[must_use]
     pub fn event(&self) -> &str {

@@ -36,6 +36,8 @@ pub struct Step {
     pub rule: String,
     /// Why it was denied or would have asked; empty if it was simply allowed.
     pub reason: String,
+    /// What somebody said who was asked, and who; empty if nobody was.
+    pub answer: String,
     /// The first of them.
     pub act: String,
     /// How many.
@@ -117,7 +119,7 @@ impl Story {
         self.acts += acts;
         let stopped = matches!(record.effect.as_str(), "refused" | "fenced" | "killed");
         self.stopped += if stopped { acts } else { 0 };
-        if record.decision.outcome == "defer_for_approval" && record.effect == "done" {
+        if record.is_unasked() {
             self.unasked += acts;
         }
         let none = ["none".to_owned()];
@@ -141,6 +143,7 @@ impl Story {
             mechanism: record.mechanism.clone(),
             rule: decision.rule.clone(),
             reason: why.collect::<Vec<_>>().join("; "),
+            answer: record.answer(),
             act: record.act(),
             count: record.acts(),
             records: [record.seq, record.seq],
@@ -161,6 +164,7 @@ fn alike(one: &Step, other: &Step) -> bool {
     one.agent_id == other.agent_id
         && one.classes == other.classes
         && (&one.outcome, &one.effect, &one.rule) == (&other.outcome, &other.effect, &other.rule)
+        && one.answer == other.answer
         && first(&one.act) == first(&other.act)
         // Every push, install or merge is told; plain starts and changes of one program are folded.
         && (one.act == other.act || one.classes.iter().all(|class| class == "processSpawn"))

@@ -222,6 +222,9 @@ fn sentence(step: &Step) -> String {
         "deny" => {
             let _ = write!(text, "; {}: {}", step.rule, visible(&step.reason));
         }
+        "defer_for_approval" if !step.answer.is_empty() => {
+            let _ = write!(text, " — {}; {}: {}", visible(&step.answer), step.rule, visible(&step.reason));
+        }
         "defer_for_approval" if step.effect == "done" => {
             let _ = write!(text, " — done unasked; {}: {}", step.rule, visible(&step.reason));
         }

@@ -48,7 +48,7 @@ impl Seen {
         self.acts += record.acts();
         match record.effect.as_str() {
             "refused" | "fenced" | "killed" => self.stopped += record.acts(),
-            "done" if record.decision.outcome == "defer_for_approval" => self.unasked += record.acts(),
+            "done" if record.is_unasked() => self.unasked += record.acts(),
             _ => {}
         }
         self.last = record.act();

@@ -25,14 +25,14 @@ use super::{
 };
 use crate::audit::{Effect, Entry, Kind};
 
-/// How long a person has.
-const TIMEOUT: Duration = Duration::from_secs(120);
 /// An act of which its shim says nothing for so long waits no more.
 const SILENCE: Duration = Duration::from_secs(4);
 /// Different acts of one agent that may wait at once; more of them nobody reads.
 const OF_ONE_AGENT: usize = 32;
 /// Judged acts whose end is awaited, before old ones are looked for.
 const KEPT: usize = 4096;
+/// What is older then is no act that anybody will tell of.
+const OLD: Duration = Duration::from_secs(600);
 /// Events that a slow watcher may be behind.
 const BEHIND: usize = 256;
 
@@ -163,7 +163,7 @@ impl Approvals {
         let Some((id, waiting)) = found else { return Some(Answer::Refuse) };
         let id = *id;
         waiting.heard = Instant::now();
-        if waiting.since.elapsed() < TIMEOUT {
+        if waiting.since.elapsed() < timeout(core) {
             return Some(Answer::Wait);
         }
         drop(inner);
@@ -179,7 +179,7 @@ impl Approvals {
         };
         let mut inner = self.lock();
         if inner.judged.len() >= KEPT {
-            inner.judged.retain(|_, judged| judged.at.elapsed() < 5 * TIMEOUT);
+            inner.judged.retain(|_, judged| judged.verdict.is_none() || judged.at.elapsed() < OLD);
         }
         match judged.decision.outcome {
             Outcome::Allow | Outcome::AllowWithRedaction => judged.verdict = Some(Answer::Allow),
@@ -229,7 +229,7 @@ impl Approvals {
         let current = core.policy.current();
         let now = jiff::Timestamp::now();
         let decision = core.judge(&current.policy, &request, &core.context(now, approver));
-        let expires = now + jiff::SignedDuration::try_from(TIMEOUT).unwrap_or_default();
+        let expires = now + jiff::SignedDuration::try_from(timeout(core)).unwrap_or_default();
         let shown = json!({
             "agent_id": observation.agent_id,
             "principal": request.principal,
@@ -286,6 +286,11 @@ impl Approvals {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// How long a person has.
+fn timeout(core: &Core) -> Duration {
+    Duration::from_secs(core.settings.approvals.timeout_s.into())
 }
 
 impl Inner {

@@ -11,7 +11,7 @@ use crate::{
 
 /// What a class gets on a host where everything works, and through what. Classes that nothing sees say so.
 const CLASSES: [(ActionClass, Strength, &str); 13] = [
-    (ActionClass::FileDelete, Strength::Observed, "seccomp listener; outside refused by the view"),
+    (ActionClass::FileDelete, Strength::Held, "seccomp listener; outside refused by the view"),
     (ActionClass::GitPush, Strength::Observed, "exec events"),
     (ActionClass::PrCreate, Strength::Observed, "exec events"),
     (ActionClass::PrPublish, Strength::Observed, "exec events"),
@@ -165,7 +165,8 @@ fn holes() -> Vec<String> {
         .collect();
     holes.extend(
         [
-            "nothing is held yet: an act whose decision is an ask is done and recorded as observed",
+            "deletions alone are held: another act whose decision is an ask is done and recorded as observed",
+            "between the last look at a file and its removal another process of the agent may put another in its place",
             "rules that name hosts by name do not bind the kernel, which sees addresses",
             "a file that is emptied or written over through an open descriptor is recorded as opened for writing, not as deleted",
             "an agent that runs with --no-trap changes files unseen; Landlock and the view still refuse",

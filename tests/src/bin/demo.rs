@@ -75,6 +75,7 @@ const ACTS: &[Act] = &[
         "networkEgress",
         "python3 -c \"import socket; socket.socket(2, 2).sendto(b'x', ('192.168.7.7', 7))\"",
     ),
+    refused("delete what was there before", "fileDelete", "rm -f $W/draft.txt"),
     refused("append to a file outside", "fileWriteOutsideWorktree", "echo evil >> $O/notes.txt"),
     refused("delete it", "fileWriteOutsideWorktree", "rm -f $O/notes.txt"),
     refused("make it executable", "fileWriteOutsideWorktree", "chmod 777 $O/notes.txt"),
@@ -158,6 +159,7 @@ fn furnish(host: &Host) -> Result<()> {
     own_file(&host.path("outside/notes.txt"), "mine\n")?;
     own_file(&host.path("outside/.bashrc"), "# mine\n")?;
     own_file(&host.path("outside/plan.txt"), "mine\n")?;
+    own_file(&worktree.join("draft.txt"), "mine\n")?;
     let script = r#"
         set -e
         git init -q --bare "$2" && chmod -R a+rwX "$2"

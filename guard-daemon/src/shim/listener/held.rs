@@ -15,7 +15,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, Mode, OFlags, ResolveFlags},
+    fs::{Access, AtFlags, CWD, Mode, OFlags, ResolveFlags},
     io::Errno,
 };
 
@@ -87,6 +87,10 @@ impl Holder {
     }
 
     fn wait(&self, call: &libc::seccomp_notif, mut note: Note, held: &Held) {
+        // Nobody is asked about what cannot be done. It does not go on either: it could be done by then.
+        if let Err(error) = self.could(held) {
+            return self.answer(call.id, Err(error));
+        }
         let answer = self.asks.ask(&note.observation, || self.is_there(call.id) && !is_interrupted(call.pid));
         note.check = Check::Known;
         let effect = match answer {
@@ -186,6 +190,30 @@ impl Holder {
         Ok(Done::Nothing)
     }
 
+    /// Why the kernel would say no to the agent, as far as that can be told without trying.
+    fn could(&self, held: &Held) -> Result<(), Errno> {
+        match &held.deed {
+            Deed::Remove { path, flags } => {
+                let (directory, name) = self.entry(path)?;
+                may_write(&directory, Access::WRITE_OK | Access::EXEC_OK)?;
+                if flags.contains(AtFlags::REMOVEDIR) {
+                    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                    // One that cannot be read may be empty.
+                    if let Ok(found) = rustix::fs::openat(&directory, name, flags, Mode::empty()) {
+                        is_empty(&found)?;
+                    }
+                }
+                Ok(())
+            }
+            Deed::Rename { from, onto, .. } => [from, onto]
+                .into_iter()
+                .try_for_each(|path| may_write(&self.entry(path)?.0, Access::WRITE_OK | Access::EXEC_OK)),
+            Deed::Truncate { path, .. } | Deed::Open { path, .. } => {
+                may_write(&self.open(path, OFlags::PATH | OFlags::CLOEXEC)?, Access::WRITE_OK)
+            }
+        }
+    }
+
     fn entry<'a>(&self, path: &'a Path) -> Result<(OwnedFd, &'a OsStr), Errno> {
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Err(Errno::BUSY) };
         Ok((self.open(parent, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC)?, name))
@@ -208,6 +236,21 @@ impl Holder {
             }
         }
     }
+}
+
+/// Asks the kernel, with the agent's identity and through the agent's mount.
+fn may_write(object: &OwnedFd, access: Access) -> Result<(), Errno> {
+    let link = format!("/proc/self/fd/{}", object.as_raw_fd());
+    rustix::fs::accessat(CWD, link, access, AtFlags::EACCESS)
+}
+
+fn is_empty(directory: &OwnedFd) -> Result<(), Errno> {
+    for entry in rustix::fs::Dir::read_from(directory)? {
+        if !matches!(entry?.file_name().to_bytes(), b"." | b"..") {
+            return Err(Errno::NOTEMPTY);
+        }
+    }
+    Ok(())
 }
 
 /// What was judged has been exchanged for something else: that was not allowed.
