@@ -33,6 +33,8 @@ const OF_ONE_AGENT: usize = 32;
 const KEPT: usize = 4096;
 /// What is older then is no act that anybody will tell of.
 const OLD: Duration = Duration::from_secs(600);
+/// How long a shim need not ask about what policy allows whatever it touches; a reload reaches it this late.
+const FREE_MS: u32 = 500;
 /// Events that a slow watcher may be behind.
 const BEHIND: usize = 256;
 
@@ -93,15 +95,16 @@ impl Approvals {
     pub fn asked(&self, core: &Core, ask: v1::Ask) -> Option<v1::Verdict> {
         let observation = ask.observation?;
         let act = (observation.agent_id.clone(), ask.id);
-        let verdict = if ask.cancelled {
+        if ask.cancelled {
             self.leave(&act);
             return None;
-        } else if let Some(known) = self.known(core, &act) {
-            known
-        } else {
-            self.judge(core, &act, observation)
+        }
+        let (verdict, free) = match self.known(core, &act) {
+            Some(known) => (known, false),
+            None => self.judge(core, &act, observation),
         };
-        Some(v1::Verdict { agent_id: act.0, id: act.1, answer: verdict.into() })
+        let free_ms = if free { FREE_MS } else { 0 };
+        Some(v1::Verdict { agent_id: act.0, id: act.1, answer: verdict.into(), free_ms })
     }
 
     /// What an act came to, once it is over.
@@ -135,7 +138,7 @@ impl Approvals {
             waiting.acts.into_iter().map(|act| (act, verdict)).collect::<Vec<_>>()
         };
         for ((agent_id, ask), verdict) in acts {
-            core.line.verdict(v1::Verdict { agent_id, id: ask, answer: verdict.into() });
+            core.line.verdict(v1::Verdict { agent_id, id: ask, answer: verdict.into(), free_ms: 0 });
         }
         self.tell(json!({"event": "ended", "id": id, "answer": answer, "by": by}));
         Ok(())
@@ -172,11 +175,17 @@ impl Approvals {
         self.lock().judged.get(act).and_then(|judged| judged.verdict)
     }
 
-    fn judge(&self, core: &Core, act: &Act, observation: v1::Observation) -> Answer {
+    /// The answer, and whether acts like this one get the same whatever they touch.
+    fn judge(&self, core: &Core, act: &Act, observation: v1::Observation) -> (Answer, bool) {
         let approver = self.lock().watchers > 0;
-        let Some((mut judged, shown)) = self.decide(core, &observation, approver) else {
-            return Answer::Refuse;
+        let Some((judged, shown)) = self.decide(core, &observation, approver) else {
+            return (Answer::Refuse, false);
         };
+        let free = judged.decision.outcome == Outcome::Allow && is_free(core, &judged);
+        (self.enter(core, act, judged, shown), free)
+    }
+
+    fn enter(&self, core: &Core, act: &Act, mut judged: Judged, shown: Value) -> Answer {
         let mut inner = self.lock();
         if inner.judged.len() >= KEPT {
             inner.judged.retain(|_, judged| judged.verdict.is_none() || judged.at.elapsed() < OLD);
@@ -286,6 +295,22 @@ impl Approvals {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether policy would allow the deletion of anything: a request that does not say what it touches is allowed only where
+/// no rule about paths could say otherwise. What is counted is asked each time.
+fn is_free(core: &Core, judged: &Judged) -> bool {
+    if judged.request.action.classes != [guard_common::ActionClass::FileDelete]
+        || !judged.decision.budget.is_empty()
+    {
+        return false;
+    }
+    let mut any = judged.request.clone();
+    any.action.paths = None;
+    let current = core.policy.current();
+    let context = core.context(jiff::Timestamp::now(), any.approver);
+    let decision = core.sessions().peek(&current.policy, &any, &context);
+    current.number == judged.generation && decision.outcome == Outcome::Allow && decision.budget.is_empty()
 }
 
 /// How long a person has.

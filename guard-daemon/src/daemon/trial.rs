@@ -284,7 +284,12 @@ fn launch_canary(
                     }
                     _ => v1::verdict::Answer::Allow,
                 };
-                answers.send(&v1::Verdict { agent_id: String::new(), id: ask.id, answer: answer.into() })?;
+                answers.send(&v1::Verdict {
+                    agent_id: String::new(),
+                    id: ask.id,
+                    answer: answer.into(),
+                    free_ms: 0,
+                })?;
             }
             Report::Started { .. } => {}
         }

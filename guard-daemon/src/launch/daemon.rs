@@ -78,7 +78,6 @@ pub struct Launch {
 
 /// One report of a shim.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "one at a time, passed on at once")]
 pub enum Report {
     /// The command runs; the host pid of the agent's first process.
     Started {

@@ -161,7 +161,6 @@ pub struct ToDaemon {
 
 /// What guardd hears about an agent.
 #[derive(Clone, PartialEq, prost::Oneof)]
-#[expect(clippy::large_enum_variant, reason = "one at a time, passed on at once")]
 pub enum DaemonEvent {
     /// Host pid of the agent's first process.
     #[prost(uint32, tag = "1")]

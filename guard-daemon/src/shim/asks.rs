@@ -38,6 +38,8 @@ pub(super) struct Asks {
     waiting: Mutex<HashMap<u64, Waiting>>,
     came: Condvar,
     next: AtomicU64,
+    /// Until when nothing need be asked.
+    free: Mutex<Option<Instant>>,
 }
 
 struct Waiting {
@@ -47,7 +49,19 @@ struct Waiting {
 
 impl Asks {
     pub(super) fn new(reports: Arc<Reports>) -> Self {
-        Self { reports, waiting: Mutex::default(), came: Condvar::new(), next: AtomicU64::new(1) }
+        Self {
+            reports,
+            waiting: Mutex::default(),
+            came: Condvar::new(),
+            next: AtomicU64::new(1),
+            free: Mutex::default(),
+        }
+    }
+
+    /// Policy allows every act of this kind inside the worktree, as of a moment ago.
+    pub(super) fn is_free(&self) -> bool {
+        let free = *self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        free.is_some_and(|until| Instant::now() < until)
     }
 
     /// A number for an act, the next one.
@@ -112,6 +126,10 @@ impl Asks {
     }
 
     fn answer(&self, verdict: &Verdict) {
+        if verdict.free_ms > 0 {
+            let until = Instant::now() + Duration::from_millis(verdict.free_ms.into());
+            *self.free.lock().unwrap_or_else(PoisonError::into_inner) = Some(until);
+        }
         if let Some(waiting) = self.lock().get_mut(&verdict.id) {
             waiting.heard = Instant::now();
             waiting.answer = match verdict.answer() {

@@ -14,6 +14,7 @@ use std::{
     },
 };
 
+use guard_proto::v1::Observation;
 use rustix::{
     fs::{Access, AtFlags, CWD, Mode, OFlags, ResolveFlags},
     io::Errno,
@@ -64,12 +65,16 @@ pub(super) struct Holder {
 }
 
 impl Holder {
-    /// Takes a call over; it is answered from now on whatever happens.
+    /// Takes a call over that is in hand; it is answered from now on whatever happens.
     pub(super) fn take(self: &Arc<Self>, call: libc::seccomp_notif, mut note: Note, held: Held) {
         note.observation.ask = self.asks.number();
         "held".clone_into(&mut note.observation.strength);
+        let refused = Note {
+            observation: Observation { ask: 0, effect: "refused".to_owned(), ..note.observation.clone() },
+            check: Check::Known,
+            moment: note.moment,
+        };
         let holder = Arc::clone(self);
-        let id = call.id;
         let full = self.waiting.fetch_add(1, Ordering::AcqRel) >= WAITING;
         let started = !full
             && std::thread::Builder::new()
@@ -77,12 +82,15 @@ impl Holder {
                 .stack_size(128 << 10)
                 .spawn(move || {
                     holder.wait(&call, note, &held);
+                    holder.notes.end();
                     holder.waiting.fetch_sub(1, Ordering::AcqRel);
                 })
                 .is_ok();
         if !started {
             self.waiting.fetch_sub(1, Ordering::AcqRel);
-            self.answer(id, Err(Errno::PERM));
+            self.answer(call.id, Err(Errno::PERM));
+            self.notes.add(refused);
+            self.notes.end();
         }
     }
 

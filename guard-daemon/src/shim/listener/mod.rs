@@ -116,12 +116,11 @@ impl Listener {
                 }
             }
             let started = Instant::now();
-            self.notes.busy(true);
+            self.notes.begin();
             let seen = self.look(&call);
             let seen = match (seen, &self.holder) {
                 (Some((note, Some(held))), Some(holder)) => {
                     holder.take(call, note, held);
-                    self.notes.busy(false);
                     continue;
                 }
                 (seen, _) => seen.map(|(note, _)| note),
@@ -140,7 +139,7 @@ impl Listener {
                     u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
                 self.notes.add(note);
             }
-            self.notes.busy(false);
+            self.notes.end();
         }
     }
 
@@ -254,7 +253,9 @@ impl Listener {
         let identity = lost.or(first.thing).map(|thing| thing.identity);
         let inside = |path: &Path| path.starts_with(&self.worktree);
         let existed_before = lost.is_some_and(|thing| thing.existed_before(self.since));
-        let held = lost.filter(|_| existed_before && !fenced).and_then(|thing| {
+        let inside_both = inside(&first.path) && second.as_ref().is_none_or(|found| inside(&found.path));
+        let free = inside_both && self.holder.as_ref().is_some_and(|holder| holder.asks.is_free());
+        let held = lost.filter(|_| existed_before && !fenced && !free).and_then(|thing| {
             let path = first.path.clone();
             let deed = match (operation, object, &second) {
                 ("unlink", ..) => Deed::Remove { path, flags: AtFlags::empty() },

@@ -12,7 +12,7 @@ use std::{
     path::Path,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -49,8 +49,8 @@ pub(super) struct Note {
 pub(in crate::shim) struct Notes {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
-    /// The listener has a call in hand, of which a note may come.
-    busy: AtomicBool,
+    /// Calls in hand, of which a note may come.
+    busy: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -86,7 +86,7 @@ impl Notes {
             .name("notes".to_owned())
             .stack_size(128 << 10)
             .spawn(move || Teller::new(own, view, reports, worktree).run())?;
-        Ok(Self { shared, thread: Mutex::new(Some(thread)), busy: AtomicBool::new(false) })
+        Ok(Self { shared, thread: Mutex::new(Some(thread)), busy: AtomicUsize::new(0) })
     }
 
     /// Never waits, but for the other end to take its hand off the queue.
@@ -102,15 +102,20 @@ impl Notes {
         }
     }
 
-    /// Whether the listener has a call in hand.
-    pub(super) fn busy(&self, busy: bool) {
-        self.busy.store(busy, Ordering::Release);
+    /// A call is taken in hand.
+    pub(super) fn begin(&self) {
+        self.busy.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// A call is dealt with, and its note, if there is one, added.
+    pub(super) fn end(&self) {
+        self.busy.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// Tells what there is and ends; the agent has ended.
     pub(in crate::shim) fn finish(&self) {
         let since = Instant::now();
-        while self.busy.load(Ordering::Acquire) && since.elapsed() < LAST_NOTE {
+        while self.busy.load(Ordering::Acquire) > 0 && since.elapsed() < LAST_NOTE {
             std::thread::sleep(Duration::from_millis(1));
         }
         self.shared.lock().stop = true;
