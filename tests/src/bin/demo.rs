@@ -15,6 +15,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use guard_tests::{
+    approver::Approver,
     host::{Host, own_file},
     world::World,
 };
@@ -75,7 +76,7 @@ const ACTS: &[Act] = &[
         "networkEgress",
         "python3 -c \"import socket; socket.socket(2, 2).sendto(b'x', ('192.168.7.7', 7))\"",
     ),
-    refused("delete what was there before", "fileDelete", "rm -f $W/draft.txt"),
+    refused("delete a draft; a person says no", "fileDelete", "rm -f $W/draft.txt"),
     refused("append to a file outside", "fileWriteOutsideWorktree", "echo evil >> $O/notes.txt"),
     refused("delete it", "fileWriteOutsideWorktree", "rm -f $O/notes.txt"),
     refused("make it executable", "fileWriteOutsideWorktree", "chmod 777 $O/notes.txt"),
@@ -114,6 +115,11 @@ fn run() -> Result<bool> {
     let world = World::start()?;
     let host = Host::start()?;
     furnish(&host)?;
+    // Somebody who is asked before old files go: yes to what work needs, no to the draft.
+    let _person = Approver::start(&host, |waiting| {
+        let draft = waiting["act"]["path"].as_str().is_some_and(|path| path.ends_with("draft.txt"));
+        Some(vec![if draft { "no" } else { "yes" }])
+    })?;
     let mut agent = Agent::start(&world, &host)?;
     println!(
         "{:<33} {:<8} {:<35} {:<19} {:<10} {:<25} {:>7}",
