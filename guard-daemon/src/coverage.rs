@@ -170,6 +170,26 @@ impl Coverage {
                 test(&layer.self_test)
             );
         }
+        let _ = writeln!(
+            text,
+            "\n{:<14} {:<8} {:<11} {:<11} {:<13} {:<11} NOTE",
+            "ADAPTER", "FILTERS", "INTERCEPTS", "COMPLETION", "NATIVE TOOLS", "IN-PROCESS"
+        );
+        for row in &self.adapters {
+            let yes = |entry: &str| if row[entry].as_bool() == Some(true) { "yes" } else { "no" };
+            let word = |entry: &str| row[entry].as_str().unwrap_or_default();
+            let _ = writeln!(
+                text,
+                "{:<14} {:<8} {:<11} {:<11} {:<13} {:<11} {}",
+                word("adapter"),
+                yes("filters_tools"),
+                yes("intercepts_calls"),
+                yes("observes_completion"),
+                yes("sees_native_tools"),
+                yes("sandboxes_in_process"),
+                word("note")
+            );
+        }
         for (title, lines) in [("HOLES", &self.holes), ("CURES", &self.cures), ("NOTES", &self.notes)] {
             if !lines.is_empty() {
                 let _ = writeln!(text, "\n{title}");

@@ -31,6 +31,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod adapter;
 pub mod approval;
 mod decide;
 pub mod decision;

@@ -49,7 +49,7 @@ pub mod scratch;
 pub mod services;
 pub mod tail;
 
-use peer::{AgentPeer, Peer, PeerStream, Role};
+use peer::{Peer, PeerStream, Role};
 
 /// How often the policy files are looked at.
 const WATCH: Duration = Duration::from_secs(1);
@@ -183,10 +183,10 @@ impl Core {
         if let Some(overridden) = &mut request.overridden {
             overridden.by = Some(name_of(peer.uid));
         }
-        match &peer.agent {
-            Some(AgentPeer::Known(id)) => record::as_agent(self, id, request),
-            _ => request,
+        if let Some(principal) = peer.speaks_as(&self.registry) {
+            request.principal = record::principal_of(&principal);
         }
+        request
     }
 
     /// Judges a request in its session and keeps what it used and lifted.

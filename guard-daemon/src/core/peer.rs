@@ -7,12 +7,14 @@ use std::{
     task::{Context, Poll},
 };
 
+use guard_proto::v1;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::UnixStream,
 };
 use tonic::{Status, transport::server::Connected};
 
+use super::registry::Registry;
 use crate::{
     accounts::{group_id, peer_groups, user_named},
     settings::Permissions,
@@ -93,6 +95,15 @@ impl Peer {
                 }
                 None => user_named(name).is_some_and(|user| user.uid == self.uid),
             })
+    }
+
+    /// Whom an agent speaks for, whatever it says: itself, and nobody if it is not known. `None` for people, who may ask for anybody.
+    pub fn speaks_as(&self, registry: &Registry) -> Option<v1::Principal> {
+        let subject = match self.agent.as_ref()? {
+            AgentPeer::Known(id) => registry.subject(id),
+            AgentPeer::Unknown => None,
+        };
+        Some(subject.map(|subject| subject.principal).unwrap_or_default())
     }
 
     /// Refuses a caller without the role, naming what it would take.
@@ -230,6 +241,27 @@ mod tests {
         assert!(!peer(bin, &[], None).holds(Role::Operate, &permissions));
         assert!(peer(0, &[], None).holds(Role::Operate, &permissions));
         assert!(!peer(0, &[], Some(AgentPeer::Unknown)).holds(Role::Operate, &permissions));
+    }
+
+    /// an agent speaks for itself alone, and one whose cgroup cannot be read for nobody.
+    #[test]
+    fn an_agent_speaks_for_itself_alone() {
+        let registry = Registry::default();
+        let principal = v1::Principal { agent: "coder".to_owned(), ..Default::default() };
+        registry.started(v1::Agent {
+            agent_id: "a1".to_owned(),
+            principal: Some(principal.clone()),
+            ..Default::default()
+        });
+        let known = |id: &str| Some(AgentPeer::Known(id.to_owned()));
+        for (agent, expected) in [
+            (None, None),
+            (known("a1"), Some(principal)),
+            (known("a2"), Some(v1::Principal::default())),
+            (Some(AgentPeer::Unknown), Some(v1::Principal::default())),
+        ] {
+            assert_eq!(peer(0, &[], agent.clone()).speaks_as(&registry), expected, "{agent:?}");
+        }
     }
 
     #[test]

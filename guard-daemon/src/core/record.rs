@@ -55,13 +55,6 @@ pub fn principal_of(principal: &v1::Principal) -> Principal {
     }
 }
 
-/// A request that an agent made itself: it speaks for itself and nobody else.
-pub fn as_agent(core: &Core, agent_id: &str, mut request: Request) -> Request {
-    let subject = core.registry.subject(agent_id);
-    request.principal = subject.map(|subject| principal_of(&subject.principal)).unwrap_or_default();
-    request
-}
-
 /// The record of a request that came over gRPC.
 pub fn of_request(request: &Request, decision: &Decision, generation: u64) -> Entry {
     let mut entry = Entry::new(Kind::Decision, Effect::None);

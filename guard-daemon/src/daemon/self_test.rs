@@ -43,7 +43,7 @@ pub fn measure(
         network: Vec::new(),
         layers,
         holes: holes(),
-        adapters: Vec::new(),
+        adapters: guard_policy::adapter::ADAPTERS.iter().map(|row| serde_json::json!(row)).collect(),
         cures: Vec::new(),
         notes: Vec::new(),
     };

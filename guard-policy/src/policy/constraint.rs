@@ -97,10 +97,8 @@ impl<'r> View<'r> {
     /// Whether an allowing rule may rest on this facet (`R-64`): what an adapter only reports, and could not
     /// have stopped, permits nothing.
     fn trusted(&self, facet: Facet) -> bool {
-        const INTERCEPTING: [&str; 3] = ["embedded", "grpc", "mcp"];
         let adapter = self.request.adapter.as_deref();
-        self.request.sources.get(facet) != Source::Reported
-            || adapter.is_none_or(|adapter| INTERCEPTING.contains(&adapter))
+        self.request.sources.get(facet) != Source::Reported || adapter.is_none_or(crate::adapter::intercepts)
     }
 }
 

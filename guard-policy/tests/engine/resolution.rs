@@ -297,7 +297,7 @@ fn the_managed_file_tightens() {
     assert_eq!(told(&ask(r#"{"classes": ["gitCommit"]}"#)), ("deny", "r1".into()));
 }
 
-/// `C-110` … `C-117`, `R-18`, `R-19`: what the dial changes, and what survives it.
+/// `C-110`, `C-114`, `C-115`, `C-116`, `C-117`, `R-18`, `R-19`: what the dial changes, and what survives it.
 #[test]
 fn the_dial_of_a_space() {
     let dial = |value: &str, lines: &[Line], action: &str| {
@@ -411,4 +411,87 @@ fn reported_facets_permit_nothing_where_nothing_is_intercepted() {
     assert_eq!(ask("reported", "no-such-adapter"), "defer_for_approval");
     assert_eq!(ask("parsed", "claude-code"), "allow");
     assert_eq!(ask("kernel", ""), "allow");
+}
+
+/// `C-111`, `C-113`: the dial has three spellings and no other, and none of them is what `actWithApproval` is.
+#[test]
+fn no_dial_is_the_middle_one() {
+    let file = |value: &str| format!(r#"{{"autonomy": {{"alpha": "{value}"}}}}"#);
+    for value in ["propose-only", "act-with-approval", "act-freely", "ActFreely", ""] {
+        assert!(guard_policy::Policy::load(Some(("p", file(value).as_bytes())), None).is_err(), "{value}");
+    }
+    let (middle, unset) = (load(&file("actWithApproval")), load("{}"));
+    for class in guard_common::ActionClass::ALL {
+        let request =
+            format!(r#"{{"principal": {EVERYBODY}, "action": {{"classes": ["{}"]}}}}"#, class.as_str());
+        for approver in [true, false] {
+            assert_eq!(
+                told(&judge(&middle, &request, approver)),
+                told(&judge(&unset, &request, approver)),
+                "{request}"
+            );
+        }
+    }
+}
+
+/// `C-005`, `C-027`, `C-054`: both forms of rules live in one file, and thirteen classes suffice to say what people say: never push without
+/// asking, never delete outside a worktree, always allow reads.
+#[test]
+fn what_people_say_can_be_said() {
+    let lines: &[Line] = &[
+        ("", "gitPush", "prompt", "", ""),
+        ("", "fileDelete", "deny", r#"{"paths": ["/**"]}"#, ""),
+        ("", "fileDelete", "allow", r#"{"paths": ["**", "!/**"]}"#, ""),
+        ("", "$ make deploy", "deny", "", ""),
+        ("", "processSpawn", "deny", r#"{"commands": ["curl"]}"#, ""),
+    ];
+    check(&[
+        (lines, r#"{"classes": ["gitPush"], "refs": ["x"]}"#, "defer_for_approval", "r0"),
+        (lines, r#"{"classes": ["fileDelete"], "paths": ["/etc/passwd"]}"#, "deny", "r1"),
+        (lines, r#"{"classes": ["fileDelete"], "paths": ["src/a"]}"#, "allow", "r2"),
+        (lines, r#"{"paths": ["/etc/passwd"]}"#, "allow", "default"),
+        (lines, r#"{"commands": ["make deploy now"]}"#, "deny", "r3"),
+        (lines, r#"{"commands": ["make deployed"]}"#, "allow", "default"),
+        (lines, r#"{"classes": ["processSpawn"], "commands": ["curl x"]}"#, "deny", "r4"),
+        (
+            lines,
+            r#"{"classes": ["processSpawn"], "commands": ["curlew x"]}"#,
+            "allow",
+            "builtin:processSpawn",
+        ),
+    ]);
+}
+
+/// `C-040`: no answer is latched: the same act is judged anew each time, by the policy as it is then.
+#[test]
+fn every_call_is_judged_anew() {
+    let request = match guard_policy::request::Line::parse(br#"{"action": {"classes": ["gitPush"]}}"#) {
+        Ok(guard_policy::request::Line::Request(request)) => request,
+        _ => panic!("a request"),
+    };
+    let mut sessions = guard_policy::Sessions::default();
+    let context = guard_policy::Context::new(crate::now(), true);
+    let mut ask = |effect: &str| {
+        let policy = load(&rules(&[("", "gitPush", effect, "", "")]));
+        sessions.decide(&policy, &request, &context).outcome.as_str()
+    };
+    let told: Vec<_> = ["allow", "prompt", "deny", "prompt", "prompt", "allow"].map(&mut ask).into();
+    let (wait, yes) = ("defer_for_approval", "allow");
+    assert_eq!(told, [yes, wait, "deny", wait, wait, yes]);
+}
+
+/// `C-073`: what a tool declares by its class is a boundary that no wording of a command gets past.
+#[test]
+fn a_class_is_a_boundary_and_a_command_rule_none() {
+    let lines: &[Line] = &[
+        ("", "gitPush", "deny", "", ""),
+        ("", "$ git push", "allow", "", ""),
+        ("", "$ sh", "allow", "", ""),
+    ];
+    check(&[
+        (lines, r#"{"classes": ["gitPush"], "commands": ["git push"]}"#, "deny", "r0"),
+        (lines, r#"{"classes": ["gitPush"], "commands": ["git  push"]}"#, "deny", "r0"),
+        (lines, r#"{"classes": ["gitPush"], "commands": ["sh -c 'git push'"]}"#, "deny", "r0"),
+        (lines, r#"{"classes": ["gitPush"]}"#, "deny", "r0"),
+    ]);
 }
