@@ -425,18 +425,16 @@ impl approvals_server::Approvals for ApprovalsService {
                 let message = "a no is not kept; write a rule that denies";
                 return Err(refusal(Code::InvalidArgument, "not_remembered", message));
             }
-            let rules = rules::RulesService(Arc::clone(&self.0));
             let classes = shown["asks"].as_array().into_iter().flatten();
-            for class in classes.filter_map(|ask| ask["resource_class"].as_str()) {
-                let grant = v1::Grant {
-                    request: shown["request"].to_string().into_bytes(),
-                    class: class.to_owned(),
-                    scope: asked.scope.clone(),
-                    ttl_seconds: asked.remember_seconds,
-                    preview: false,
-                };
-                remembered.push(rules.remember(&peer, grant).await?);
-            }
+            let grants = classes.filter_map(|ask| ask["resource_class"].as_str()).map(|class| v1::Grant {
+                request: shown["request"].to_string().into_bytes(),
+                class: class.to_owned(),
+                scope: asked.scope.clone(),
+                ttl_seconds: asked.remember_seconds,
+                preview: false,
+            });
+            let rules = rules::RulesService(Arc::clone(&self.0));
+            remembered = rules.remember(&peer, grants.collect()).await?;
         }
         let by = json!({"name": super::name_of(peer.uid), "uid": peer.uid, "pid": peer.pid});
         let answer = if asked.yes { "yes" } else { "no" };

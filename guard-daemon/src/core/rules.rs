@@ -61,11 +61,18 @@ fn said(rule: &Value) -> String {
 }
 
 impl RulesService {
-    /// Writes, records and brings into force what a yes that is kept says; returns its sentence.
-    pub async fn remember(&self, peer: &Peer, grant: v1::Grant) -> Result<String, Status> {
-        let (done, generation) = self.apply(peer, Change::Grant(grant))?;
-        self.made(peer, &done, generation).await;
-        Ok(said(&done.after))
+    /// Writes, records and brings into force what a yes that is kept says, all of it or nothing; returns its sentences.
+    pub async fn remember(&self, peer: &Peer, grants: Vec<v1::Grant>) -> Result<Vec<String>, Status> {
+        for grant in &grants {
+            self.apply(peer, Change::Grant(v1::Grant { preview: true, ..grant.clone() }))?;
+        }
+        let mut sentences = Vec::with_capacity(grants.len());
+        for grant in grants {
+            let (done, generation) = self.apply(peer, Change::Grant(grant))?;
+            self.made(peer, &done, generation).await;
+            sentences.push(said(&done.after));
+        }
+        Ok(sentences)
     }
 
     async fn made(&self, peer: &Peer, done: &Done, generation: u64) {

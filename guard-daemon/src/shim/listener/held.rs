@@ -33,6 +33,20 @@ const WAITING: usize = 512;
 /// `ERESTARTSYS`: a handler runs, and the call fails with EINTR or is made again, as the handler was set up.
 const RESTART: i32 = 512;
 
+/// What of an open's flags is left to do once the file is there and empty. Bits that mean nothing are nothing to open(2), and an error
+/// to openat2(2).
+const KEPT_FLAGS: libc::c_int = libc::O_ACCMODE
+    | libc::O_APPEND
+    | libc::O_NONBLOCK
+    | libc::O_SYNC
+    | libc::O_DSYNC
+    | libc::O_ASYNC
+    | libc::O_DIRECT
+    | libc::O_DIRECTORY
+    | libc::O_NOFOLLOW
+    | libc::O_NOATIME
+    | libc::O_NOCTTY;
+
 /// What a call does to the thing that it takes away.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Deed {
@@ -187,7 +201,7 @@ impl Holder {
             }
             Deed::Open { path, flags } => {
                 let file = self.writable(path, held.was)?;
-                let kept = flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC);
+                let kept = flags & KEPT_FLAGS;
                 let wanted = OFlags::from_bits_retain(kept.cast_unsigned()) | OFlags::CLOEXEC;
                 let opened = self.open(path, wanted)?;
                 same(&opened, OsStr::new(""), held.was)?;
@@ -267,6 +281,9 @@ fn same(directory: &OwnedFd, name: &OsStr, was: Identity) -> Result<(), Errno> {
 }
 
 /// A signal waits that has a handler, or that stops the task. What kills it ends the call by itself.
+///
+/// [`RESTART`] is for the kernel's eyes: it may be given only to the task that will handle the signal. One that is for the whole process
+/// goes to its first thread where that takes it; for the others it may be somebody else's, and then the call waits on.
 fn is_interrupted(task: u32) -> bool {
     let Ok(status) = std::fs::read_to_string(format!("/proc/{task}/status")) else { return false };
     let mask = |name: &str| {
@@ -275,7 +292,9 @@ fn is_interrupted(task: u32) -> bool {
     };
     let stops = [libc::SIGSTOP, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
     let stops = stops.iter().fold(0, |set, signal| set | 1_u64 << (signal - 1));
-    let pending = mask("SigPnd:") | mask("ShdPnd:");
+    let leader = status.lines().find_map(|line| line.strip_prefix("Tgid:")).map(str::trim);
+    let shared = if leader == Some(task.to_string().as_str()) { mask("ShdPnd:") } else { 0 };
+    let pending = mask("SigPnd:") | shared;
     pending & !mask("SigBlk:") & !mask("SigIgn:") & (mask("SigCgt:") | stops) != 0
 }
 
