@@ -4,6 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
+use guard_policy::{facts::Secrets, value::PathPattern};
 use serde::Deserialize;
 
 /// Options that guardd and guard-core share.
@@ -45,6 +46,7 @@ pub struct Settings {
     pub permissions: Permissions,
     pub audit: AuditFile,
     pub approvals: ApprovalsFile,
+    pub secrets: Vec<SecretPattern>,
 }
 
 /// `guard.toml`; every key may be left out, a key that is not known is an error with its place.
@@ -60,6 +62,7 @@ struct File {
     permissions: Permissions,
     audit: AuditFile,
     approvals: ApprovalsFile,
+    secrets: Vec<SecretPattern>,
 }
 
 /// Who holds which role: user names, and group names with a leading `@`. Root holds all.
@@ -113,6 +116,19 @@ pub struct ApprovalsFile {
 impl Default for ApprovalsFile {
     fn default() -> Self {
         Self { timeout_s: 120 }
+    }
+}
+
+/// Files that hold secrets besides those that guard knows: a path pattern as in rules, relative to the worktree or absolute.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub struct SecretPattern(PathPattern);
+
+impl TryFrom<String> for SecretPattern {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        PathPattern::parse(&text).map(Self).map_err(|error| format!("`{text}` is no path pattern: {error}"))
     }
 }
 
@@ -171,6 +187,7 @@ impl Settings {
             permissions: file.permissions,
             audit: file.audit,
             approvals: file.approvals,
+            secrets: file.secrets,
             config,
         };
         for (name, path) in [
@@ -202,6 +219,16 @@ impl Settings {
         push("--audit-dir", Some(&self.audit_dir));
         push("--cgroup", Some(&self.cgroup));
         arguments
+    }
+
+    /// The files that hold secrets on this host.
+    pub fn secrets(&self) -> Secrets {
+        Secrets::with(self.secrets.iter().map(|pattern| pattern.0.clone()).collect())
+    }
+
+    /// The same, as written.
+    pub fn secret_patterns(&self) -> Vec<String> {
+        self.secrets.iter().map(|pattern| pattern.0.written().to_owned()).collect()
     }
 
     /// The file of the signing key of audit checkpoints.
@@ -272,6 +299,8 @@ mod tests {
     fn a_fault_names_its_place_and_the_known_keys() {
         let error = load("[audit]\nsegment_byte = 3\n").expect_err("a typo").to_string();
         assert!(error.contains(":2:1: unknown field `segment_byte`, expected `segment_bytes`"), "{error}");
+        let error = load("secrets = [\"ok/**\", \"\"]\n").expect_err("no pattern").to_string();
+        assert!(error.contains(":1:") && error.contains("`` is no path pattern"), "{error}");
         let error = load("run_dir = 7\n").expect_err("a wrong type").to_string();
         assert!(error.contains(":1:11: "), "{error}");
     }

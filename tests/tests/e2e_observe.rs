@@ -44,18 +44,30 @@ fn opened_secrets_are_told() -> Result<()> {
     if skip_host() {
         return Ok(());
     }
-    let host = Host::start()?;
+    let mut host = Host::new()?;
+    // Those that the operator named are secrets as well.
+    let config = host.path("guard.toml");
+    fs::write(&config, "secrets = [\"deep/plans/**\", \"!deep/plans/public*\"]\n")?;
+    host.option("--config").option(&config.display().to_string());
+    host.start_daemon()?;
     fs::create_dir_all(host.worktree().join("deep/.ssh"))?;
+    fs::create_dir_all(host.worktree().join("deep/plans"))?;
     fs::create_dir(host.path("outside/.aws"))?;
-    for file in ["worktree/.env", "worktree/deep/.ssh/id_rsa", "worktree/README", "outside/.aws/credentials"]
-    {
+    for file in [
+        "worktree/.env",
+        "worktree/deep/.ssh/id_rsa",
+        "worktree/README",
+        "outside/.aws/credentials",
+        "worktree/deep/plans/next",
+        "worktree/deep/plans/public",
+    ] {
         own_file(&host.path(file), "x\n")?;
     }
     own_file(&host.path("outside/hidden"), "secret\n")?;
     let (tree, hidden) = (host.path("outside/.aws"), host.path("outside/hidden"));
     let options = ["--ro", &tree.display().to_string(), "--hide", &hidden.display().to_string()];
     let script = format!(
-        "cat README .env; python3 -c \"open('deep/.ssh/id_rsa').read()\"; cat {}/credentials; cat {}; ls >/dev/null; sleep 0.5",
+        "cat README .env deep/plans/next deep/plans/public; python3 -c \"open('deep/.ssh/id_rsa').read()\"; cat {}/credentials; cat {}; ls >/dev/null; sleep 0.5",
         tree.display(),
         hidden.display()
     );
@@ -78,6 +90,7 @@ fn opened_secrets_are_told() -> Result<()> {
         ("done", ".env", "cat"),
         ("done", "credentials", "cat"),
         ("done", "id_rsa", python.as_str()),
+        ("done", "next", "cat"),
         ("fenced", "hidden", "cat"),
     ];
     let expected: Vec<_> =

@@ -159,6 +159,7 @@ fn sandbox(core: &Core, peer: &Peer, request: &v1::PrepareRequest) -> Result<v1:
         degraded: request.degraded,
         terminals: request.terminals.clone(),
         no_trap: request.no_trap,
+        secrets: core.settings.secret_patterns(),
         home: home.into_os_string().into_vec(),
         agent_socket: core.settings.agent_socket().into_os_string().into_vec(),
     })

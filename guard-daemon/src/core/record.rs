@@ -4,7 +4,7 @@ use std::{ffi::OsStr, os::unix::ffi::OsStrExt, path::Path};
 
 use guard_policy::{
     Action, Decision, Policy, Principal, Request,
-    facts::{self, Age, Facts, FileOperation, Mark, Place, Secrets},
+    facts::{self, Age, Facts, FileOperation, Mark, Place},
 };
 use guard_proto::v1::{self, observation::Act};
 use serde_json::{json, value::to_raw_value};
@@ -170,7 +170,7 @@ fn file_read(core: &Core, agent_id: &str, read: &v1::FileRead) -> Facts {
     let relative = worktree.as_ref().filter(|_| read.inside_worktree);
     let relative = relative.and_then(|worktree| path.strip_prefix(worktree).ok());
     let named = relative.unwrap_or(&path).to_string_lossy();
-    let mut facts = facts::file_read(&named, &Secrets::default());
+    let mut facts = facts::file_read(&named, &core.settings.secrets());
     facts.action.add_classes([guard_common::ActionClass::SecretAccess]);
     facts
 }

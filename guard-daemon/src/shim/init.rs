@@ -184,7 +184,7 @@ fn fence_and_run(mut prepared: Prepared<'_>, control: &OwnedFd) -> Result<Never,
             .map_err(|error| ShimError::from((Layer::View, &error as &dyn std::error::Error)))?;
     }
     // Before the filter, which has no agent make such marks.
-    let reads = reads::mark(&watched);
+    let reads = reads::mark(&watched, &reads::secrets_of(&sandbox.secrets));
     rustix::process::setsid().map_err(|error| step("making a session", error))?;
     let terminal = if prepared.terminals.contains(&true) { Some(own_terminal(&prepared)?) } else { None };
 

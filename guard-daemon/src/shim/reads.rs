@@ -21,7 +21,10 @@ use std::{
     thread::JoinHandle,
 };
 
-use guard_policy::{facts::Secrets, value::ActPath};
+use guard_policy::{
+    facts::Secrets,
+    value::{ActPath, PathPattern},
+};
 use guard_proto::v1::{FileRead, Observation, observation::Act};
 use rustix::event::{PollFd, PollFlags, poll};
 
@@ -60,7 +63,7 @@ pub(super) fn watched(plan: &Plan, named: &[PathBuf], worktree: &Path) -> Watche
 }
 
 /// Sets the marks, as root and in the agent's view.
-pub(super) fn mark(watched: &Watched) -> io::Result<OwnedFd> {
+pub(super) fn mark(watched: &Watched, secrets: &Secrets) -> io::Result<OwnedFd> {
     let flags = libc::FAN_CLASS_NOTIF | libc::FAN_CLOEXEC | libc::FAN_NONBLOCK;
     let open = (libc::O_RDONLY | libc::O_CLOEXEC | libc::O_LARGEFILE).cast_unsigned();
     // SAFETY: takes plain numbers.
@@ -74,7 +77,7 @@ pub(super) fn mark(watched: &Watched) -> io::Result<OwnedFd> {
         add(&group, libc::FAN_MARK_MOUNT, libc::FAN_OPEN | libc::FAN_ONDIR, path)?;
     }
     let mut left = LOOKED_AT;
-    for path in watched.trees.iter().flat_map(|tree| secrets_below(tree, &mut left)) {
+    for path in watched.trees.iter().flat_map(|tree| secrets_below(tree, secrets, &mut left)) {
         // It may be gone by now.
         let _ = add(&group, libc::FAN_MARK_DONT_FOLLOW, libc::FAN_OPEN, &path);
     }
@@ -97,11 +100,21 @@ fn add(group: &OwnedFd, kind: libc::c_uint, events: u64, path: &Path) -> io::Res
     }
 }
 
+/// The secrets of one launch: the built-in ones and those that its operator named.
+pub(super) fn secrets_of(patterns: &[String]) -> Secrets {
+    // guard-core has read them before.
+    Secrets::with(patterns.iter().filter_map(|pattern| PathPattern::parse(pattern).ok()).collect())
+}
+
 /// Files of a tree whose names say that they hold secrets, level by level.
-fn secrets_below(tree: &Path, left: &mut usize) -> Vec<PathBuf> {
-    let secrets = Secrets::default();
-    let is_secret =
-        |path: &Path| ActPath::parse(&path.to_string_lossy()).is_ok_and(|path| secrets.hold(&path));
+fn secrets_below(tree: &Path, secrets: &Secrets, left: &mut usize) -> Vec<PathBuf> {
+    // Patterns may be relative to the tree.
+    let is_secret = |path: &Path| {
+        [Some(path), path.strip_prefix(tree).ok()]
+            .into_iter()
+            .flatten()
+            .any(|path| ActPath::parse(&path.to_string_lossy()).is_ok_and(|path| secrets.hold(&path)))
+    };
     if !tree.is_dir() {
         return if is_secret(tree) { vec![tree.to_owned()] } else { Vec::new() };
     }
@@ -263,11 +276,14 @@ mod tests {
             std::fs::write(place.path().join(file), "x").expect("a file");
         }
         let below = |tree: &Path, mut left: usize| {
-            let mut found = secrets_below(tree, &mut left);
+            let mut found = secrets_below(tree, &secrets_of(&["a/READ*".to_owned()]), &mut left);
             found.sort();
             found
         };
-        assert_eq!(below(place.path(), 100), [".env", "a/.ssh/id_rsa"].map(|file| place.path().join(file)));
+        assert_eq!(
+            below(place.path(), 100),
+            [".env", "a/.ssh/id_rsa", "a/README"].map(|file| place.path().join(file))
+        );
         assert_eq!(below(&place.path().join(".env"), 100), [place.path().join(".env")]);
         assert_eq!(below(place.path(), 0), Vec::<PathBuf>::new());
     }
