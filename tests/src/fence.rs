@@ -228,6 +228,7 @@ impl LaunchOf<'_> {
         command.arg("run").arg(run_dir).arg(&ticket).arg(&self.worktree).current_dir(&self.worktree);
         command.env_clear().uid(self.uid).gid(self.uid);
         self.ticket = Some(ticket);
+        crate::usual_signals(&mut command);
         command
     }
 

@@ -11,7 +11,11 @@ mod programs;
 pub mod terminal;
 pub mod world;
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::{
+    os::unix::process::CommandExt as _,
+    process::Command,
+    sync::atomic::{AtomicU32, Ordering},
+};
 
 pub use programs::programs;
 
@@ -20,6 +24,20 @@ pub use programs::programs;
 pub fn unique(prefix: &str) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("{prefix}{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Has a command begin with no signal ignored, however these tests were started: a shell's background job ignores some, and a
+/// governed command has that from its caller.
+pub fn usual_signals(command: &mut Command) -> &mut Command {
+    // SAFETY: between fork and exec system calls alone are made, and no handler is involved.
+    unsafe {
+        command.pre_exec(|| {
+            for signal in 1..=libc::SIGSYS {
+                libc::signal(signal, libc::SIG_DFL);
+            }
+            Ok(())
+        })
+    }
 }
 
 /// Whether host tests are to be skipped on this machine; says so loudly. Without root and without leave to skip, the test fails.

@@ -45,6 +45,7 @@ impl Terminal {
         tcsetwinsize(&master, size).expect("a size");
         let stdio = || Stdio::from(slave.try_clone().expect("a copy"));
         command.stdin(stdio()).stdout(stdio()).stderr(stdio());
+        crate::usual_signals(command);
         // SAFETY: two system calls, which may be made between fork and exec.
         unsafe {
             command.pre_exec(|| {
