@@ -12,6 +12,7 @@ use guard_tests::{
     approver::Approver,
     host::{Host, output, own_file},
     skip_host,
+    terminal::Terminal,
 };
 use serde_json::{Value, json};
 
@@ -375,5 +376,38 @@ fn what_is_allowed_everywhere_is_not_asked_about_each_time() -> Result<()> {
         let held = deletions.iter().filter(|record| record["strength"] == "held").count();
         ensure!(if kept { held >= 2000 } else { held < 500 }, "{held} were held");
     }
+    Ok(())
+}
+
+/// A person at a terminal sees who wants what and why, answers with one key, and has the terminal back as it was.
+#[test]
+fn a_person_answers_with_one_key() -> Result<()> {
+    if skip_host() {
+        return Ok(());
+    }
+    let host = Host::start()?;
+    let watch = host.guardctl(&["approvals", "watch"]);
+    let words: Vec<_> = std::iter::once(watch.get_program()).chain(watch.get_args()).collect();
+    let line: Vec<_> = words.iter().map(|word| format!("'{}'", word.to_string_lossy())).collect();
+    let script = format!("trap : INT; {}; echo ended $?; stty -a | grep -o -w -- '-*echo'", line.join(" "));
+    let mut terminal = Terminal::run(std::process::Command::new("/bin/bash").args(["-c", &script]));
+    terminal.wait_for("y yes, n no");
+    // Somebody else who watches hears the same.
+    let approver = Approver::watch(&host)?;
+    for (file, key, left) in [("unwanted", "y", false), ("wanted", "n", true)] {
+        let path = host.worktree().join(file);
+        let waits = Waits::start(&host, &approver, &format!("rm -f {file}"), &path)?;
+        let shown = terminal.wait_for("refused at");
+        for part in ["held (", "wants to unlink", file, "by /usr/bin/rm", "fileDelete: "] {
+            ensure!(shown.contains(part), "{part}: {shown}");
+        }
+        terminal.keys(key);
+        terminal.wait_for(if left { "] no by root" } else { "] yes by root" });
+        let (ok, said) = waits.end()?;
+        ensure!(ok != left && path.exists() == left, "{file}: {said}");
+    }
+    terminal.keys("\u{3}");
+    let (shown, _) = terminal.end();
+    ensure!(shown.contains("ended 130\r\necho"), "{shown}");
     Ok(())
 }

@@ -10,7 +10,10 @@ use std::{
 use guard_proto::v1::{self, approvals_client::ApprovalsClient, change_rules_request::Change};
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::mpsc,
+};
 
 use super::{
     CliError,
@@ -186,6 +189,9 @@ fn watch(socket: &Path, json: bool) -> Result<ExitCode, CliError> {
         });
     }
     talk(socket, |channel| async move {
+        let no_signals = |error: std::io::Error| CliError::refused("runtime", error.to_string());
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(no_signals)?;
+        let mut terminate = signal(SignalKind::terminate()).map_err(no_signals)?;
         let mut client = ApprovalsClient::new(channel);
         let mut events = client.watch(v1::WatchApprovalsRequest {}).await?.into_inner();
         let mut waiting: BTreeMap<u64, ()> = BTreeMap::new();
@@ -212,6 +218,9 @@ fn watch(socket: &Path, json: bool) -> Result<ExitCode, CliError> {
                         print(format_args!("[{}] {answer}{}", event["id"], by.unwrap_or_default()));
                     }
                 }
+                // Ended otherwise, the terminal would stay without echo.
+                _ = interrupt.recv() => return Ok(ExitCode::from(130)),
+                _ = terminate.recv() => return Ok(ExitCode::from(143)),
                 Some(key) = pressed.recv() => {
                     let yes = match key {
                         b'q' => return Ok(ExitCode::SUCCESS),
