@@ -406,6 +406,18 @@ fn a_person_answers_with_one_key() -> Result<()> {
         let (ok, said) = waits.end()?;
         ensure!(ok != left && path.exists() == left, "{file}: {said}");
     }
+    // Kept, the next is not asked.
+    let directory = host.worktree().join("d");
+    fs::create_dir(&directory)?;
+    std::os::unix::fs::chown(&directory, Some(guard_tests::host::UID), None)?;
+    own_file(&directory.join("next"), "old\n")?;
+    let path = directory.join("kept");
+    let waits = Waits::start(&host, &approver, "rm -f d/kept && rm -f d/next", &path)?;
+    let shown = terminal.wait_for("refused at");
+    ensure!(shown.contains("r keeps: ") && shown.contains("held"), "{shown}");
+    terminal.keys("r");
+    let (ok, said) = waits.end()?;
+    ensure!(ok && !path.exists() && !directory.join("next").exists(), "{said}");
     terminal.keys("\u{3}");
     let (shown, _) = terminal.end();
     ensure!(shown.contains("ended 130\r\necho"), "{shown}");

@@ -147,6 +147,9 @@ fn told(waiting: &Value) -> String {
     for ask in waiting["asks"].as_array().into_iter().flatten() {
         text.push_str(&format!("\n    {}: {}", word(&ask["resource_class"]), word(&ask["reason"])));
     }
+    for sentence in waiting["remember"]["sentences"].as_array().into_iter().flatten() {
+        text.push_str(&format!("\n    r keeps: {}", word(sentence)));
+    }
     text.push_str(&format!("\n    refused at {}", word(&waiting["expires"])));
     text
 }
@@ -179,7 +182,7 @@ fn watch(socket: &Path, json: bool) -> Result<ExitCode, CliError> {
     let keys = Keys::take();
     let (press, mut pressed) = mpsc::unbounded_channel();
     if keys.is_some() {
-        eprintln!("y yes, n no (the oldest that waits), q quit");
+        eprintln!("of the oldest that waits: y yes, n no, r yes and keep it; q quit");
         std::thread::spawn(move || {
             for key in std::io::stdin().lock().bytes().map_while(Result::ok) {
                 if press.send(key).is_err() {
@@ -194,7 +197,7 @@ fn watch(socket: &Path, json: bool) -> Result<ExitCode, CliError> {
         let mut terminate = signal(SignalKind::terminate()).map_err(no_signals)?;
         let mut client = ApprovalsClient::new(channel);
         let mut events = client.watch(v1::WatchApprovalsRequest {}).await?.into_inner();
-        let mut waiting: BTreeMap<u64, ()> = BTreeMap::new();
+        let mut waiting: BTreeMap<u64, Value> = BTreeMap::new();
         loop {
             tokio::select! {
                 event = events.message() => {
@@ -204,7 +207,8 @@ fn watch(socket: &Path, json: bool) -> Result<ExitCode, CliError> {
                         continue;
                     }
                     if event["event"] == "asked" {
-                        waiting.extend(event["waiting"]["id"].as_u64().map(|id| (id, ())));
+                        let id = event["waiting"]["id"].as_u64();
+                        waiting.extend(id.map(|id| (id, event["waiting"]["remember"].clone())));
                     } else if let Some(id) = event["id"].as_u64() {
                         waiting.remove(&id);
                     }
@@ -222,14 +226,26 @@ fn watch(socket: &Path, json: bool) -> Result<ExitCode, CliError> {
                 _ = interrupt.recv() => return Ok(ExitCode::from(130)),
                 _ = terminate.recv() => return Ok(ExitCode::from(143)),
                 Some(key) = pressed.recv() => {
-                    let yes = match key {
-                        b'q' => return Ok(ExitCode::SUCCESS),
-                        b'y' => true,
-                        b'n' => false,
-                        _ => continue,
+                    let Some((id, kept)) = waiting.first_key_value() else {
+                        if key == b'q' {
+                            return Ok(ExitCode::SUCCESS);
+                        }
+                        continue;
                     };
-                    let Some((id, ())) = waiting.first_key_value() else { continue };
-                    let answer = v1::AnswerRequest { id: *id, yes, ..Default::default() };
+                    let mut answer = v1::AnswerRequest { id: *id, yes: key != b'n', ..Default::default() };
+                    match key {
+                        b'q' => return Ok(ExitCode::SUCCESS),
+                        b'y' | b'n' => {}
+                        b'r' if kept.is_null() => {
+                            eprintln!("this cannot be kept narrowly; y or n");
+                            continue;
+                        }
+                        b'r' => {
+                            answer.remember_seconds = kept["seconds"].as_u64().unwrap_or_default();
+                            kept["scope"].as_str().unwrap_or_default().clone_into(&mut answer.scope);
+                        }
+                        _ => continue,
+                    }
                     // Somebody else may have been faster: the event says so.
                     if let Err(error) = client.answer(answer).await {
                         eprintln!("{}", CliError::from(error));

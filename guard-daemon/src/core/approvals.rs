@@ -35,6 +35,8 @@ const KEPT: usize = 4096;
 const OLD: Duration = Duration::from_secs(600);
 /// How long a shim need not ask about what policy allows whatever it touches; a reload reaches it this late.
 const FREE_MS: u32 = 500;
+/// How long a yes is kept that is given with one key, seconds.
+const KEPT_FOR: i64 = 4 * 3600;
 /// Events that a slow watcher may be behind.
 const BEHIND: usize = 256;
 
@@ -247,6 +249,7 @@ impl Approvals {
             "act": act,
             "pid": observation.pid,
             "exe": String::from_utf8_lossy(&observation.exe),
+            "remember": remembered(&request, &decision, now),
             "since": now.to_string(),
             "expires": expires.to_string(),
         });
@@ -311,6 +314,22 @@ fn is_free(core: &Core, judged: &Judged) -> bool {
     let context = core.context(jiff::Timestamp::now(), any.approver);
     let decision = core.sessions().peek(&current.policy, &any, &context);
     current.number == judged.generation && decision.outcome == Outcome::Allow && decision.budget.is_empty()
+}
+
+/// What a kept yes would say, a sentence a class, and where it would hold; null where it cannot be kept, or not as narrowly.
+fn remembered(request: &Asked, decision: &Decision, now: jiff::Timestamp) -> Value {
+    let Some(agent) = &request.principal.agent else { return Value::Null };
+    let scope = format!("agent:{agent}");
+    let time = jiff::SignedDuration::from_secs(KEPT_FOR);
+    let rule = |class: &str| {
+        let class = class.parse().ok()?;
+        let rule =
+            guard_policy::approval::remember(&request.action, class, &scope, "kept", now, time).ok()?;
+        Some(rules::said(&rule))
+    };
+    let sentences: Option<Vec<String>> = decision.asks.iter().map(|ask| rule(ask.resource_class)).collect();
+    sentences
+        .map_or(Value::Null, |sentences| json!({"scope": scope, "seconds": KEPT_FOR, "sentences": sentences}))
 }
 
 /// How long a person has.

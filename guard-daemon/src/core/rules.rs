@@ -54,7 +54,7 @@ fn read(bytes: &[u8]) -> Result<(String, Value), Status> {
 }
 
 /// The sentence of a rule.
-fn said(rule: &Value) -> String {
+pub fn said(rule: &Value) -> String {
     let file = json!({"rules": [rule]}).to_string();
     let policy = Policy::load(Some(("rule", file.as_bytes())), None);
     policy.ok().and_then(|policy| policy.rules().first().map(sentence::rule)).unwrap_or_default()
