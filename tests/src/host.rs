@@ -25,6 +25,7 @@ pub struct Host {
     cgroup: String,
     daemon: Option<Child>,
     options: Vec<String>,
+    variables: Vec<(String, String)>,
 }
 
 impl Host {
@@ -41,7 +42,13 @@ impl Host {
             fs::create_dir(&path)?;
             chown(&path, Some(UID), Some(UID))?;
         }
-        Ok(Self { base, cgroup: crate::unique("guard-t"), daemon: None, options: Vec::new() })
+        Ok(Self {
+            base,
+            cgroup: crate::unique("guard-t"),
+            daemon: None,
+            options: Vec::new(),
+            variables: Vec::new(),
+        })
     }
 
     /// guard running with the built-in policy.
@@ -73,6 +80,12 @@ impl Host {
         self
     }
 
+    /// A variable of guardd's environment, before it is started.
+    pub fn variable(&mut self, name: &str, value: &str) -> &mut Self {
+        self.variables.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
     /// A path below this test's directory.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
@@ -93,6 +106,7 @@ impl Host {
             command.arg(format!("--{name}-dir")).arg(self.path(name));
         }
         command.arg("--cgroup").arg(&self.cgroup).args(&self.options);
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         command
     }
 

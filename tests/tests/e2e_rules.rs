@@ -149,3 +149,29 @@ fn changes_are_in_force_recorded_and_kept() -> Result<()> {
     assert_eq!(record["detail"]["overridden"]["justification"], "the tracker is down");
     Ok(())
 }
+
+/// C-103: the managed file that an environment variable pins comes before what is stored, by either of its two names.
+#[test]
+fn a_managed_file_of_the_environment_comes_first() -> Result<()> {
+    if skip_host() {
+        return Ok(());
+    }
+    let push = json!({"principal": {"agent": "a"}, "action": {"classes": ["gitPush"], "refs": ["main"]}});
+    for variable in [None, Some("GUARD_MANAGED_POLICY"), Some("CC_SERVER_MANAGED_POLICY")] {
+        let mut host = Host::new()?;
+        let managed = host.path("managed.json");
+        own_file(&managed, r#"{"rules": [{"id": "fixed", "class": "gitPush", "effect": "deny"}]}"#)?;
+        std::os::unix::fs::chown(&managed, Some(0), Some(0))?;
+        if let Some(variable) = variable {
+            host.variable(variable, &managed.display().to_string());
+        }
+        host.start_daemon()?;
+        let stored = host.path("rule.json");
+        own_file(&stored, r#"{"id": "loose", "scope": "agent:a", "class": "gitPush", "effect": "allow"}"#)?;
+        let added = guardctl(&host, &["rules", "add", &stored.display().to_string()])?;
+        assert!(added.status.success(), "{}", told(&added));
+        let expected = if variable.is_some() { "fixed" } else { "loose" };
+        assert_eq!(rule(&host, &push)?, expected, "{variable:?}");
+    }
+    Ok(())
+}
